@@ -242,6 +242,9 @@ GROUP_WEIGHT_MEDIANS_MIN = 1 / 8
 GROUP_ENLIST_S_MAX = 120.0
 # A change of the view is one small message each way; a member silent that long is gone.
 GROUP_FLUSH_S = 5.0
+# What a stage may take before any round was measured, beside steps and the line: three times what
+# is put up with at least later, as the first round loads what a mean needs.
+ROUND_FIRST_S = 3.0
 # Shares and sums at home uplinks; the shell passes what fits the size, this bounds it.
 GROUP_TRANSFER_S_MAX = 600.0
 # A control message that was lost is sent again after so long: ten times before its sender is

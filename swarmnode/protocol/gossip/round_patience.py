@@ -137,12 +137,17 @@ class RoundPatience:
         """Return how long a stage may last.
 
         Args:
-            transfer_s: the most, of the slowest line and step that are put up with; it counts until
-                something was measured.
-            least_s: that members are known to need.
+            transfer_s: the most, of the slowest line and step that are put up with.
+            least_s: that members are known to need; 0: of none is it known.
+
+        Until something was measured it is ``transfer_s``. Where members say how long their steps
+        are, it is that of the line, and ROUND_FIRST_S: else the first round of a swarm would wait
+        minutes for one that is silent in it.
         """
+        line_s = transfer_s - limits.EXCHANGE_VIEW_S - limits.EXCHANGE_TRANSFER_S_MIN
+        first_s = least_s + max(0.0, line_s) + limits.ROUND_FIRST_S if least_s else transfer_s
         least_s = max(limits.EXCHANGE_PATIENCE_S_MIN, least_s)
-        return min(self._usual.limit_s(least_s, transfer_s), transfer_s)
+        return min(self._usual.limit_s(least_s, first_s), transfer_s)
 
     def note_commit(self, usual_s: float) -> None:
         """A run counts that took so long, see :class:`StageTimes`."""

@@ -48,6 +48,8 @@ def test_a_sum_may_wait_for_a_share_elsewhere_before_its_maker_pays() -> None:
 def test_a_stage_lasts_a_few_times_what_is_usual_between_two_bounds() -> None:
     patience = RoundPatience()
     assert patience.limit_s(TRANSFER_S) == TRANSFER_S
+    assert patience.limit_s(TRANSFER_S + 7.0, least_s=0.5) == 7.5 + limits.ROUND_FIRST_S
+    assert patience.limit_s(TRANSFER_S, least_s=2 * TRANSFER_S) == TRANSFER_S
     patience.note_commit(0.01)
     assert patience.limit_s(TRANSFER_S) == limits.EXCHANGE_PATIENCE_S_MIN
     assert patience.limit_s(TRANSFER_S, least_s=7.0) == 7.0
