@@ -48,7 +48,7 @@ def test_describe_says_what_a_manifest_needs(run):
     assert len(facts["layout_hash"]) == len(facts["data_hash"]) == 64
     assert facts["config"] == SMALL_LM | {"lr": 0.02}
     assert (facts["strategy"], facts["strategy_version"]) == ("streaming", 1)
-    assert facts["strategy_settings"]["every"] == 12
+    assert facts["strategy_settings"]["every"] == 13
     assert (facts["topology"], facts["codecs"]) == ("", ["Q2B64"])
     assert facts["exchange_every_steps"] == 16
     assert run("describe", "--task", "bytes-lm", "--config", config) == [facts]
@@ -76,10 +76,10 @@ def test_each_task_knows_how_often_whole_models_meet(run):
 @pytest.mark.parametrize(
     ("given", "every", "momentum", "codec"),
     [
-        ({}, 12, 0.6, "Q2B64"),
+        ({}, 13, 0.6, "Q2B64"),
         ({"every": 30}, 30, 0.6, "Q2B64"),
         ({"meet": "pair"}, 32, 0.5, "E3M0"),
-        ({"momentum": 0.0, "delta_codec": "E3M0"}, 12, 0.0, "E3M0"),
+        ({"momentum": 0.0, "delta_codec": "E3M0"}, 13, 0.0, "E3M0"),
     ],
 )
 def test_a_task_says_what_suits_it_in_groups_where_nothing_is_said(
