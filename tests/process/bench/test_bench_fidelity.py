@@ -38,8 +38,9 @@ def test_daemons_are_compared_with_an_all_reduce(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     (finding,) = done.json["findings"]
     checks = {check["what"]: check["value"] for check in finding["checks"]}
-    # Both began with the same weights and saw the same batches, and learnt from them.
-    assert checks["loss of the mean model over all-reduce's"] == pytest.approx(1.0, abs=0.05)
+    # Both began with the same weights and saw the same batches, and learnt from them. Nodes that
+    # exchange nothing have a mean that is 1.2 to 1.4 times as bad.
+    assert checks["loss of the mean model over all-reduce's"] == pytest.approx(1.0, abs=0.1)
     # Measured by the kernel, not computed.
     assert checks["a rank's bytes over 2 (n−1)/n of all gradients"] == pytest.approx(1.0, abs=0.1)
     assert 0 < checks["bytes sent by a node over those of a rank"] < 0.2
