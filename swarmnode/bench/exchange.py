@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,15 @@ from swarmnode.bench.member import (
     run_member,
     run_members,
     running_node,
+    wait_until,
 )
-from swarmnode.errors import WorkerError
 from swarmnode.ipc.control import Apply, Configure, Release, ToWorker, Weigh, Weighed
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.tensor.codec import get_codec
 
 _WARM_UP = 2
 _DEADLINE_S = 300.0
+_TOO_FEW = "too few exchanges were committed"
 _PAUSE_S = 0.15
 
 
@@ -128,12 +130,14 @@ async def _run_side(folder: Path, n_params: int, exchanges: int, side: int) -> d
     worker = _Exchanger(_vector(side, n_params), _PAUSE_S * (1 + side))
     finished: list[Finished] = []
     async with running_node(folder, side, worker, finished.append) as node:
-        await _wait_for(finished, _WARM_UP)
+        await wait_until(partial(_has_done, finished, _WARM_UP), _TOO_FEW, _DEADLINE_S)
         before_cpu_s, totals = own_cpu_s(), node.exchange_totals()
         before = totals.phases()
-        await _wait_for(finished, exchanges)
+        await wait_until(partial(_has_done, finished, exchanges), _TOO_FEW, _DEADLINE_S)
         cpu_s, after = own_cpu_s() - before_cpu_s, totals.phases()
-        await _wait_for_both(folder, side)
+        # The other side may want a last one of this one.
+        (folder / f"done-{side}").touch()
+        await wait_until((folder / f"done-{1 - side}").exists, _TOO_FEW, _DEADLINE_S)
     measured = exchanges - _WARM_UP
     return {
         "took_s": [one.ended - one.started for one in _committed(finished)][:exchanges],
@@ -148,23 +152,8 @@ def _committed(finished: list[Finished]) -> list[Finished]:
     return [one for one in finished if one.outcome == "committed"]
 
 
-async def _wait_for(finished: list[Finished], count: int) -> None:
-    with trio.move_on_after(_DEADLINE_S):
-        while len(_committed(finished)) < count:  # noqa: ASYNC110 -- only reads a counter
-            await trio.sleep(0.02)
-        return
-    raise WorkerError(f"only {len(_committed(finished))} of {count} exchanges were committed")
-
-
-async def _wait_for_both(folder: Path, side: int) -> None:
-    """Stay until the other side has its exchanges, too: it may want a last one of this one."""
-    (folder / f"done-{side}").touch()
-    other = trio.Path(folder / f"done-{1 - side}")
-    with trio.move_on_after(_DEADLINE_S):
-        while not await other.exists():  # noqa: ASYNC110 -- another process makes it
-            await trio.sleep(0.02)
-        return
-    raise WorkerError("the other side did not come to the end of its exchanges")
+def _has_done(finished: list[Finished], count: int) -> bool:
+    return len(_committed(finished)) >= count
 
 
 def _rel_error(worker: _Exchanger, side: int, n_params: int) -> float:

@@ -50,6 +50,7 @@ Vector = npt.NDArray[np.float32]
 
 _ADDRESS_FILE = "address"
 _ADDRESS_DEADLINE_S = 60.0
+_LOOK_S = 0.02
 
 
 def run_members(module: str, members: int, *arguments: str) -> list[dict[str, Any]]:
@@ -187,11 +188,18 @@ async def _hints(folder: Path, number: int) -> tuple[Hint, ...]:
     """Return where the first member is found, when it has said so."""
     if number == 0:
         return ()
-    file = trio.Path(folder / _ADDRESS_FILE)
-    with trio.fail_after(_ADDRESS_DEADLINE_S):
-        while not await file.exists():  # noqa: ASYNC110 -- another process writes it
-            await trio.sleep(0.05)
-    return (Hint(_identity(0).peer_id, await file.read_text()),)
+    file = folder / _ADDRESS_FILE
+    await wait_until(file.exists, "the first member has no address", _ADDRESS_DEADLINE_S)
+    return (Hint(_identity(0).peer_id, file.read_text()),)
+
+
+async def wait_until(is_there: Callable[[], bool], why_not: str, limit_s: float) -> None:
+    """Wait for what another task or process does. Raises WorkerError, which says ``why_not``."""
+    with trio.move_on_after(limit_s):
+        while not is_there():  # noqa: ASYNC110 -- it may be of another process
+            await trio.sleep(_LOOK_S)
+        return
+    raise WorkerError(f"{why_not} after {limit_s:.0f} s")
 
 
 def own_cpu_s() -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -50,15 +50,16 @@ def check_settings(
         try:
             msgspec.convert({key: value}, settings_type)
         except msgspec.ValidationError as error:
-            choices = _choices(get_type_hints(settings_type)[key])
+            hint = get_type_hints(settings_type)[key]
+            choices = _choices(hint)
             expected = str(error).split(" - at ")[0].lower()
-            if choices and isinstance(value, str):
+            if choices and (isinstance(value, str) or get_origin(hint) is Literal):
                 expected = f"expected one of {', '.join(choices)}"
             raise ConfigError(f"{owner}: setting {key}: {expected}, got {value!r}") from error
 
 
 def _choices(hint: Any) -> list[str]:
-    """Return the words that a type allows, each once; none where it is no choice of words."""
-    if isinstance(hint, str):
-        return [hint]
-    return list(dict.fromkeys(word for part in get_args(hint) for word in _choices(part)))
+    """Return the values that a type allows, each once; none where it is no choice of values."""
+    if get_origin(hint) is Literal:
+        return [str(value) for value in get_args(hint)]
+    return list(dict.fromkeys(value for part in get_args(hint) for value in _choices(part)))

@@ -101,9 +101,9 @@ class Pump:
             self._send_wanted.unpark()
 
     def flush(self) -> None:
-        """:meth:`kick`, but a few small frames go out at once if the send task is idle.
+        """:meth:`kick`, but what fits into one record goes out at once if the send task is idle.
 
-        For a request the switch of tasks would cost as much as all the rest of sending it.
+        For a request, or a small payload, the switch of tasks would cost as much as all the rest.
         """
         core = self.core
         if not (self._send_wanted and core.has_outgoing):

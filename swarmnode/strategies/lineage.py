@@ -50,7 +50,7 @@ from swarmnode.strategies.context import LossAt
 from swarmnode.strategies.contributions import Contributions
 from swarmnode.strategies.merging.pieces import InPieces, copying, pieces
 from swarmnode.strategies.outer import momentum_step
-from swarmnode.strategies.rounds import Fragment, InRounds
+from swarmnode.strategies.rounds import Fragment, InRounds, Turns
 
 if TYPE_CHECKING:
     from swarmnode.strategies.merging.best_of import Trials
@@ -78,9 +78,7 @@ class InLineage(InRounds, InPieces):
         self.outer_rate = outer_rate
         self.lineage = torch.zeros(2, dtype=self.x.dtype)  # means, hash over their members
         self._catch_ups = CatchUps()
-        self._posted: bytes | None = None  # the base version of the mean that is on its way
-        self._is_due = False
-        self._called: int | None = None  # for which mean others wait
+        self._turns = Turns()
         self.contributions = Contributions()
         self.merge_rule = "mean"  # by which means are made
         self._harm_probe: LossAt | None = None  # by which catch-ups are weighed
@@ -115,19 +113,16 @@ class InLineage(InRounds, InPieces):
     # --- when ----------------------------------------------------------------------------
 
     def on_call(self, lineage: int) -> None:
-        self._called = lineage
+        self._turns.call(lineage)
 
     def means_due(self, info: StepInfo) -> list[Intent]:
         """Return what this step makes due: a mean, unless one is on its way, or a question."""
         self._local_step = info.step
         self.contributions.note_step(info.tokens)
         intents = self._catch_ups.due(self._catch_up)
-        if self._posted is None and self._called == int(self.lineage[0]):
-            self.rounds.call()
-        self._is_due |= bool(self.rounds.due(info.step))
-        if self._is_due and self._posted is None:
+        if self._turns.is_next_due(self.rounds, info.step, int(self.lineage[0])):
             intent = self._meet(self.rounds.number)
-            self._is_due, self._called, self._posted = False, None, intent.base_version
+            self._turns.post(intent.base_version)
             intents.append(intent)
         return intents
 
@@ -153,8 +148,7 @@ class InLineage(InRounds, InPieces):
 
     def note_ended(self, exchange: Exchange) -> None:
         """Take note that a mean is merged, or left out: the next one may follow."""
-        if exchange.intent.base_version == self._posted:
-            self._posted = None
+        self._turns.end(exchange.intent.base_version)
 
     def prefer(self, intent: Intent, begin: int, candidates: Sequence[torch.Tensor]) -> int:
         loss_at = self.ctx.probe
@@ -192,8 +186,7 @@ class InLineage(InRounds, InPieces):
 
     def on_abort(self, intent: Intent, why: str) -> None:
         del why
-        if intent.tag != CATCH_UP and intent.base_version == self._posted:
-            self._posted = None
+        if intent.tag != CATCH_UP and self._turns.end(intent.base_version):
             self._catch_ups.note_missed()
 
     def on_stray(self) -> None:
@@ -261,13 +254,14 @@ class InLineage(InRounds, InPieces):
             self.rounds.catch_up(place.round)
             if place.version <= self._version:
                 return False
+        keeps_learnt = self._keeps_learnt  # as of this answer, whatever comes meanwhile
         self.contributions.note_missed(place.count - int(self.lineage[0]))
-        if not self._keeps_learnt:
+        if not keeps_learnt:
             self.contributions.drop(self.rounds.n_fragments)
         theirs, momentum = exchange.partner.views, self.momentum_buffer
         for at in pieces(self.x.numel()):
             phi = theirs["phi"][at].to(self.x.device)
-            if self._keeps_learnt:
+            if keeps_learnt:
                 self.x[at].add_(phi - self.phi[at])
             else:
                 self.x[at].copy_(phi)
@@ -275,9 +269,5 @@ class InLineage(InRounds, InPieces):
             getattr(self, momentum)[at].copy_(theirs[momentum][at])
             yield
         self.lineage.copy_(torch.tensor([place.count, place.hashed]))
-        # What is on its way stands on slow weights that no node has any more, and what it has
-        # learnt since is in no mean yet. A straggler that was late waits until others call: they
-        # are not due, and would meet for its sake.
-        self._is_due |= self._posted is not None
-        self._posted = None
+        self._turns.leave()
         return True

@@ -131,6 +131,51 @@ class Rounds:
         return [(p, number) for p in range(n) if p * steps // n == since]
 
 
+class Turns:
+    """When the next round of a lineage is posted: one at a time, each on what came of the last.
+
+    ::
+
+        due after H steps, or at a call of others -> posted -> over -> the next, at once if due
+    """
+
+    def __init__(self) -> None:
+        self._posted: bytes | None = None  # the base version of the round that is on its way
+        self._is_due = False
+        self._called: int | None = None  # for which round of the lineage others wait
+
+    def call(self, lineage: int) -> None:
+        """Others that have ``lineage`` rounds behind them wait for this node."""
+        self._called = lineage
+
+    def is_next_due(self, rounds: Rounds, step: int, lineage: int) -> bool:
+        """Return whether to post a round now; call it once for each local step."""
+        if self._posted is None and self._called == lineage:
+            rounds.call()
+        self._is_due |= bool(rounds.due(step))
+        return self._is_due and self._posted is None
+
+    def post(self, base_version: bytes) -> None:
+        """This round is on its way."""
+        self._is_due, self._called, self._posted = False, None, base_version
+
+    def end(self, base_version: bytes) -> bool:
+        """A round is over; return whether it was the one on its way."""
+        if base_version != self._posted:
+            return False
+        self._posted = None
+        return True
+
+    def leave(self) -> None:
+        """Let go of what is on its way: it stands on slow weights that no node has any more.
+
+        What it has learnt since is in no round yet. A straggler that was late waits until others
+        call: they are not due, and would meet for its sake.
+        """
+        self._is_due |= self._posted is not None
+        self._posted = None
+
+
 class InRounds(Strategy):
     """A strategy whose rounds have ``config.every`` local steps unless a pacer finds others.
 

@@ -63,7 +63,7 @@ from swarmnode.strategies.catch_up import (
 )
 from swarmnode.strategies.merging.rules import find_rule
 from swarmnode.strategies.merging.slot import GatherMerge, aggregate
-from swarmnode.strategies.rounds import InRounds, Rounds
+from swarmnode.strategies.rounds import InRounds, Rounds, Turns
 from swarmnode.tensor import coded
 from swarmnode.tensor.codec import get_codec
 
@@ -100,6 +100,7 @@ class Sparse(InRounds, Strategy):
         self.lineage = torch.zeros(2, dtype=x.dtype)  # outer steps, hash over them and their φ
         self._sent: torch.Tensor | None = None  # θ as of the view
         self._catch_ups = CatchUps()
+        self._turns = Turns()
 
     @classmethod
     def meeting(cls, config: Any) -> Meeting:
@@ -140,13 +141,18 @@ class Sparse(InRounds, Strategy):
 
     def after_step(self, info: StepInfo) -> Sequence[Intent]:
         intents = self._catch_ups.due(self._catch_up)
-        intents += [self._gather(number) for _, number in self.rounds.due(info.step)]
+        if self._turns.is_next_due(self.rounds, info.step, int(self.lineage[0])):
+            self._turns.post(self._version)
+            intents.append(self._gather())
         return intents
 
-    def _gather(self, round_number: int) -> Intent:
+    def on_call(self, lineage: int) -> None:
+        self._turns.call(lineage)
+
+    def _gather(self) -> Intent:
         return Intent(
             Kind.GATHER,
-            round_number,
+            self.rounds.number,
             (self.whole("message", _codec(self.config)),),
             tag="sparse",
             selector=Selector.ALL,
@@ -176,6 +182,7 @@ class Sparse(InRounds, Strategy):
         if exchange.intent.tag == _CATCH_UP:
             self._take_over(exchange)
             return
+        self._turns.end(exchange.intent.base_version)
         x_sent, self._sent = self._sent, None
         if x_sent is None or exchange.intent.base_version != self._version:
             return  # a round of slow weights that it left
@@ -210,7 +217,7 @@ class Sparse(InRounds, Strategy):
 
     def on_abort(self, intent: Intent, why: str) -> None:
         del why
-        if intent.tag != _CATCH_UP:
+        if intent.tag != _CATCH_UP and self._turns.end(intent.base_version):
             self._sent = None
             self._catch_ups.note_missed()
 
@@ -248,6 +255,7 @@ class Sparse(InRounds, Strategy):
         self.e.zero_()
         self.x.add_(self.phi - before)
         self._sent = None
+        self._turns.leave()
         self.lineage.copy_(torch.tensor([place.count, place.hashed]))
 
 

@@ -64,6 +64,10 @@ def send(node, step):
     return intent, out, through(intent.views[0].codec, out)[0]
 
 
+def after(node, step):
+    return node.after_step(StepInfo(step, 1.0, 0.0, 0.1))
+
+
 # --- the round -----------------------------------------------------------------------------------
 
 
@@ -121,6 +125,26 @@ def test_a_message_that_is_no_longer_than_most_is_left_alone():
     values = [torch.full((10,), float(i)) for i in (1, 2, 3)]
     step = aggregate(clipped_mean, [message(bytes([i]), each) for i, each in enumerate(values)])
     assert torch.allclose(step, torch.full((10,), (1 + 2 + 2) / 3))
+
+
+# --- when it is due ------------------------------------------------------------------------------
+
+
+def test_a_node_that_others_wait_for_comes_before_it_is_due():
+    node = node_of(every=16)
+    node.on_call(3)  # another round than the next here: those that call are elsewhere
+    assert not [intent for step in range(1, 8) for intent in after(node, step)]
+    node.on_call(0)
+    assert [intent.lineage for intent in after(node, 8)] == [0]
+
+
+def test_one_round_is_on_its_way_at_a_time():
+    node = node_of(every=4)
+    posted = {step: after(node, step) for step in range(1, 10)}
+    assert [step for step, intents in posted.items() if intents] == [4]
+    node.on_abort(posted[4][0], "too few came")
+    meetings = [each for each in after(node, 10) if each.tag == "sparse"]
+    assert len(meetings) == 1  # the one of step 8 at once
 
 
 # --- what is asked for ---------------------------------------------------------------------------

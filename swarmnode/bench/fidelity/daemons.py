@@ -70,9 +70,7 @@ class Plan:
 
 
 FULL_PLAN = Plan(4, 3200, {"probe_windows": 128})
-QUICK_PLAN = Plan(
-    2, 192, {"dim": 16, "layers": 1, "heads": 2, "context": 16, "probe_windows": 64}
-)
+QUICK_PLAN = Plan(2, 192, {"dim": 16, "layers": 1, "heads": 2, "context": 16, "probe_windows": 64})
 
 
 def run_daemons(*, is_quick: bool) -> Finding:

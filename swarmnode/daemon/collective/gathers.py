@@ -6,10 +6,9 @@
                                    ... Commit --> apply
                                        Abort ---> give_back
 
-A round counts in a view with a majority of the members that this node knows, so that of a network
-in two parts one goes on at most. Its members are at most GATHER_MEMBERS_MAX, those with the
-smallest ids; the others train beside it and catch up. How long the roll stays open follows from how
-often this node wants the same, as with group means.
+A round counts with a majority of the members that this node knows: of a network in two parts one
+goes on at most. Members are at most GATHER_MEMBERS_MAX, those with the smallest ids; the others
+train beside it and catch up.
 
 The run of a gathering (``runs.py``) has one piece. Its shares are announcements, a few hundred
 bytes; its sum is the set of the round, made by one member of what that member holds by then, so
@@ -33,7 +32,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.collective.messages import GatherRounds, Round
-from swarmnode.daemon.collective.rounds import Rounds, Topic
+from swarmnode.daemon.collective.rounds import Rounds, Topic, round_of, topic_of
 from swarmnode.daemon.collective.runs import Payload
 from swarmnode.daemon.driver import Tasks
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
@@ -102,25 +101,6 @@ class Gathers(Rounds):
 
     # --- as an IntentHandler -----------------------------------------------------------------
 
-    def intent_posted(self, intent: PostedIntent) -> None:
-        """Look for others that want the same; an earlier intent that still waits is given up."""
-        topic = (intent.tag, intent.fragment)
-        self.is_used = True
-        self._replace(topic)
-        self.on_intent(intent)
-        gid = events.group_id(
-            self._key, intent.tag, intent.fragment, intent.round, intent.base_version
-        )
-        members = seats(self._present(), _MEMBERS_MAX)
-        why = self._refusal(intent, gid, members)
-        if why or not self._tasks.are_open:
-            self.refused_total += 1
-            self._lessor.drop(intent, why or "local: this node is starting or leaving")
-            self.on_end(False)
-            return
-        self._note_begun(gid, topic)
-        self._tasks.start_soon(self._begin, intent, gid, members, self._enlist_s(topic))
-
     def partners_changed(self) -> None:
         """Go on without the dead, and ask them for no message."""
         super().partners_changed()
@@ -137,8 +117,8 @@ class Gathers(Rounds):
         self.is_beside = self._self_id not in members
         if self.is_beside:
             return f"busy: {len(members)} others have all places of the gathering"
-        if not self.runs.may_begin(gid) or gid in self._running:
-            return "round: it is over here, or too many run at once"
+        if not (self._tasks.are_open and self.runs.may_begin(gid)) or gid in self._running:
+            return "round: it is over here, too many run at once, or this node leaves"
         size_bytes = coded.coded_bytes(self._codec(intent), intent.numel)
         most = min(limits.GATHER_MESSAGE_BYTES_MAX, limits.GATHER_ROUND_BYTES_MAX // len(members))
         if size_bytes > most:
@@ -151,8 +131,27 @@ class Gathers(Rounds):
     def _codec(self, intent: PostedIntent) -> Codec:
         return get_codec(intent.views[0].codec or self._codec_name)
 
-    async def _begin(
-        self, intent: PostedIntent, gid: bytes, members: tuple[PeerId, ...], enlist_s: float
+    def _begin(self, intent: PostedIntent, topic: Topic, enlist_s: float) -> None:
+        self.is_used = True
+        gid = self._gid(intent, topic)
+        members = seats(self._present(), _MEMBERS_MAX)
+        if why := self._refusal(intent, gid, members):
+            self.refused_total += 1
+            self._failed(topic, gid)
+            self._lessor.drop(intent, why)
+            self.on_end(False)
+            return
+        self._note_begun(gid, topic)
+        attempt = self._attempts[topic].number if topic in self._attempts else 0
+        self._tasks.start_soon(self._open, intent, gid, attempt, members, enlist_s)
+
+    async def _open(
+        self,
+        intent: PostedIntent,
+        gid: bytes,
+        attempt: int,
+        members: tuple[PeerId, ...],
+        enlist_s: float,
     ) -> None:
         codec = self._codec(intent)
         size_bytes = coded.coded_bytes(codec, intent.numel)
@@ -188,17 +187,14 @@ class Gathers(Rounds):
             # A node that is early by more than its roll is open would gather alone each time.
             quorum_s=limits.GROUP_ENLIST_S_MAX,
             patience_s=self._patience_s(transfer_s),
+            lineage=intent.lineage,
+            attempt=attempt,
         )
         self.runs.begin(begin, cargo)
 
     def _give_up_quietly(self, gid: bytes, why: str) -> None:
         super()._give_up_quietly(gid, why)
         self._running.pop(gid, None)  # its round may still be opening: no run has begun
-
-    def _called(self, peer: PeerId, message: wire.Message) -> None:
-        """A member waits for this node, which has no place: let it go on."""
-        if self.is_beside and isinstance(message, wire.Enlist):
-            self.runs.refuse(peer, message.gid, "others have all places of the gathering")
 
     def _ended(
         self,
@@ -208,8 +204,8 @@ class Gathers(Rounds):
         entries: tuple[Announced, ...],
         how: events.Commit | events.Abort,
     ) -> None:
-        topic = (intent.tag, intent.fragment)
-        self._note_over(gid, topic)
+        topic = topic_of(intent)
+        self._note_over(gid, topic, is_in_vain=isinstance(how, events.Abort) or not entries)
         self.messages.close(gid)
         match how, lease:
             case events.Commit() as commit, BufferLease() as lent if entries:
@@ -219,7 +215,7 @@ class Gathers(Rounds):
                 pass
             case _:
                 why = "no message came in time"
-        _log.info("nothing gathered", tag=intent.tag, round=intent.round, why=why)
+        _log.info("nothing gathered", tag=intent.tag, round=round_of(intent), why=why)
         self._come_to_nothing(intent, topic, lease, why)
 
     def _note_copies(self, authors: frozenset[PeerId]) -> None:
@@ -240,7 +236,7 @@ class Gathers(Rounds):
         _log.info(
             "gathered",
             tag=intent.tag,
-            round=intent.round,
+            round=round_of(intent),
             messages=len(entries),
             result=commit.result.hex()[:16],
             is_applied=is_applied,

@@ -11,10 +11,8 @@ when the roll closes. How long it stays open follows from how often this node wa
 GROUP_ENLIST_SHARE. Before that is known it is GROUP_ENLIST_S_MAX, for workers that start together
 build their models at different speed; the next intent takes the place of one that still waits.
 
-Means of a lineage are named by what they stand on, not by the round of a node: members behind
-the same mean make the next together, each when it is due there. A quorum of the members that live
-closes it; else nothing comes of it, and it is tried again when it is due again, by another name
-(``attempts``). So parts of a swarm that do not see each other do not both go on.
+A quorum of the members that live closes a mean of a lineage; else nothing comes of it, and it is
+tried again. So parts of a swarm that do not see each other do not both go on.
 
 By a rule parts of a mean are made by two members. Those who differ from several others about a
 part are left out of the next means, see ``protocol/gossip/witnesses.py``.
@@ -25,8 +23,7 @@ the others train beside it and catch up: two groups of one round would be two li
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,7 +36,7 @@ from swarmnode.daemon.collective.payload import (
     RobustPayload,
     transfer_limit_s,
 )
-from swarmnode.daemon.collective.rounds import FAILED_S_MIN, Attempts, Failing, Rounds, Topic
+from swarmnode.daemon.collective.rounds import Rounds, Topic, round_of, topic_of
 from swarmnode.daemon.worker.leases import BufferLease, ComparingLessor
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
@@ -50,7 +47,6 @@ from swarmnode.protocol.session.buffers import BufferPool
 from swarmnode.protocol.trust import Seen
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.pieces import Chunk, count_grains, cut_chunks
-from swarmnode.wire.exchange import group as wire
 
 if TYPE_CHECKING:
     from swarmnode.daemon.membership.swarm import Communicator
@@ -58,12 +54,7 @@ if TYPE_CHECKING:
 
 GROUP_SERVICE = "group"
 _log = get_logger("swarmnode.daemon.collective")
-_WHOLE = -1  # all fragments
-# Between two calls that the worker is told of: all members repeat theirs twice a second, and a step
-# is rarely shorter.
-_CALL_TOLD_S = 0.1
-# Chunks of a mean: of fifty million elements by four members there are 280. What was used a moment
-# ago is no more than the next mean takes, and fresh memory costs more than averaging in it.
+# Chunks: of fifty million elements by four members 280. Fresh memory costs more than the mean.
 _BUFFERS_MAX = 320
 _BUFFERS_KEPT_S = 10.0
 
@@ -77,7 +68,6 @@ class Groups(Rounds):
     Attributes:
         on_mean: told of each mean, over which members it is.
         on_record: one line of history.
-        on_call: told which mean others wait for, when this node is not due itself.
         payloads_refused_total: shares and sums of others that were implausibly large.
     """
 
@@ -95,11 +85,8 @@ class Groups(Rounds):
         self._swarm_id = swarm_id
         self._comparing = lessor
         self._codec_name = codec_name
-        self._attempts: dict[Topic, Attempts] = {}  # of means in a lineage
         self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None
         self.on_record: Callable[[events.MeanEnded], None] = lambda _mean: None
-        self.on_call: Callable[[int], None] = lambda _lineage: None
-        self._call_told_at = -math.inf
         self._doubts = Doubts()
         self._buffers = BufferPool(_BUFFERS_MAX)
         self._has_averaged = trio.Event()  # since memory was looked at
@@ -120,31 +107,7 @@ class Groups(Rounds):
                 await trio.sleep(_BUFFERS_KEPT_S)
             self._buffers.clear()
 
-    # --- as an IntentHandler -----------------------------------------------------------------
-
-    def intent_posted(self, intent: PostedIntent) -> None:
-        """Look for others that want the same; an earlier intent that still waits is given up."""
-        topic = _topic(intent)
-        self._replace(topic)
-        self.on_intent(intent)
-        enlist_s = self._enlist_s(topic)
-        if intent.lineage is not None:
-            attempts = self._attempts.setdefault(topic, Attempts(self._key, intent))
-            attempts.post(intent)
-        self._begin(intent, topic, enlist_s)
-
-    def worker_gone(self) -> None:
-        """Leave all runs, whatever attempt they are."""
-        super().worker_gone()
-        self._attempts.clear()
-
     # --- inside --------------------------------------------------------------------------------
-
-    def _gid(self, intent: PostedIntent, topic: Topic) -> bytes:
-        if topic in self._attempts:
-            return self._attempts[topic].gid
-        tag, fragment, number = intent.tag, intent.fragment, intent.round
-        return events.group_id(self._key, tag, fragment, number, intent.base_version)
 
     def _begin(self, intent: PostedIntent, topic: Topic, enlist_s: float) -> None:
         members, is_full = self._members(intent)
@@ -156,14 +119,13 @@ class Groups(Rounds):
             self.on_end(False)
             return
         gid = self._gid(intent, topic)
-        made = cut_chunks(intent.views, self._codec_name)
-        now, has_witnesses = self._env.monotonic(), intent.merge != "mean"
+        made, now = cut_chunks(intent.views, self._codec_name), self._env.monotonic()
+        has_witnesses = intent.merge != "mean"
         if not made or not self.runs.may_begin(gid):
             self.refused_total += 1
             why = "round: it is over here, or too many run at once"
             self._note_failure(topic, why)
-            if topic in self._attempts:
-                self._attempts[topic].failed()  # of an earlier life of the worker
+            self._failed(topic, gid)  # in an earlier life of the worker
             self._lessor.drop(intent, why)
             return
         self._note_begun(gid, topic)
@@ -206,46 +168,6 @@ class Groups(Rounds):
         else:
             self.runs.begin(begin, cargo)
 
-    def _waiting(self, now: float) -> Sequence[Failing]:
-        return [
-            Failing(since, 1, "a quorum of the members has not come")
-            for gid, (topic, since) in self._running.items()
-            if self.runs.is_enlisting(gid)
-            and now - since >= max(FAILED_S_MIN, 1.5 * self._grace_s(topic))
-        ]
-
-    def _grace_s(self, topic: Topic) -> float:
-        return self._graces.get(topic, limits.GROUP_ENLIST_S_MAX)
-
-    def _called(self, peer: PeerId, message: wire.Message) -> None:
-        """A member waits for this node: behind it, where it has no place, or before it is due."""
-        if not isinstance(message, wire.Enlist):
-            return
-        if self.is_beside:
-            self.runs.refuse(peer, message.gid, "others have all places of the group")
-            return
-        for topic, attempts in self._attempts.items():
-            newest = self._newest.get(topic, b"")
-            is_waiting = self.runs.is_enlisting(newest)
-            if is_waiting and attempts.follow(message):
-                self._give_up_quietly(newest, "others are at a later attempt")
-                self._begin(attempts.intent, topic, self._grace_s(topic))
-                return
-            if attempts.is_ahead_of(message):
-                self.runs.refuse(peer, message.gid, "behind: other means were made since")
-                return
-            if not newest:
-                attempts.follow(message)
-                self._pass_on(message.lineage or 0)
-                return
-
-    def _pass_on(self, lineage: int) -> None:
-        """Let the worker hand in what it has: peers that call do not wait until it is due here."""
-        now = self._env.monotonic()
-        if now >= self._call_told_at + _CALL_TOLD_S:
-            self._call_told_at = now
-            self.on_call(lineage)
-
     def _members(self, intent: PostedIntent) -> tuple[tuple[PeerId, ...], bool]:
         """Return the members of a group, and whether all places are taken.
 
@@ -272,15 +194,12 @@ class Groups(Rounds):
         lease: BufferLease | None,
         how: events.Commit | events.Abort,
     ) -> None:
-        topic = _topic(intent)
+        topic = topic_of(intent)
         self._has_averaged.set()
         if isinstance(how, events.Abort):
             self._doubt(how)
         took_s = self._env.monotonic() - self._running[gid][1]
-        if self._note_over(gid, topic) and isinstance(how, events.Abort):
-            attempts = self._attempts.get(topic)
-            if attempts is not None and attempts.gid == gid:
-                attempts.failed()
+        self._note_over(gid, topic, is_in_vain=isinstance(how, events.Abort))
         match how, lease:
             case events.Commit() as commit, BufferLease() as lent:
                 self._commit(intent, topic, lent, commit, took_s)
@@ -313,8 +232,6 @@ class Groups(Rounds):
         commit: events.Commit,
         took_s: float,
     ) -> None:
-        if topic in self._attempts:
-            self._attempts[topic].committed()
         peers, result = commit.contributors, commit.result
         is_applied = self._apply(topic, lease, commit, peers)
         self.on_mean(peers)
@@ -325,7 +242,7 @@ class Groups(Rounds):
         _log.info(
             "group mean",
             tag=intent.tag,
-            round=_round_of(intent),
+            round=round_of(intent),
             members=len(peers),
             result=result.hex()[:16],
             is_applied=is_applied,
@@ -334,15 +251,5 @@ class Groups(Rounds):
     def _abort(
         self, intent: PostedIntent, topic: Topic, lease: BufferLease | None, why: str
     ) -> None:
-        _log.info("no group mean", tag=intent.tag, round=_round_of(intent), why=why)
+        _log.info("no group mean", tag=intent.tag, round=round_of(intent), why=why)
         self._come_to_nothing(intent, topic, lease, why)
-
-
-def _topic(intent: PostedIntent) -> Topic:
-    """Return what there is one mean of at a time; a lineage is one, whatever its fragments are."""
-    return (intent.tag, intent.fragment if intent.lineage is None else _WHOLE)
-
-
-def _round_of(intent: PostedIntent) -> int:
-    """Return a number that is the same for all members that average the same."""
-    return intent.round if intent.lineage is None else intent.lineage

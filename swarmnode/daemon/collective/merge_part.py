@@ -295,8 +295,8 @@ class MergePart:
         self._taken = {(message.fid, peer): taken}
         _log.info("merging models", rule=message.rule, asked_by=peer.short)
         with ExitStack() as undo:
-            # Cancelled too: others may ask. What another one has asked since stays as it is.
-            undo.callback(self._taken.clear)
+            # Cancelled too: others may ask.
+            undo.callback(self._taken.pop, (message.fid, peer), None)
             await self._env.in_thread(partial(self._clear, with_model=peer == self._self_id))
             share = await self._desk.give_share(
                 message.rule, self._folder / "own", limits.FINALIZE_WORKER_S

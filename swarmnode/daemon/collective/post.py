@@ -174,23 +174,21 @@ class Post:
             name = self._names.payloads
             async with await session.open_stream(name, priority=Priority.BULK) as stream:
                 stream.queue_message(encode_record(parcel.header))
-                for number in range(len(parts)):
-                    part = parts[number]
-                    is_last = number == len(parts) - 1
-                    await (stream.send_last(part) if is_last else stream.send(part))
+                for part in parts[:-1]:
+                    await stream.send(part)
                     self.sent_bytes += len(part)
-                if not parts:
-                    await stream.send_end()
-                await _read_to_the_end(
-                    stream, f"{self._peer.short} to take a payload", parcel.limit_s
-                )
+                last = parts[-1] if parts else b""
+                await stream.send_last(last)
+                self.sent_bytes += len(last)
+                taken = f"{self._peer.short} to take a payload"
+                await _read_to_the_end(stream, taken, parcel.limit_s)
             return
         raise DeadlineExceeded(f"sending a payload to {self._peer.short}", parcel.limit_s)
 
 
 async def _read_to_the_end(stream: Stream, what: str, limit_s: float) -> None:
     """Wait until the peer has read our half, which has ended. Raises SwarmNodeError."""
-    with trio.move_on_after(limit_s) as scope:
+    with trio.move_on_after(limit_s):
         await stream.receive_end()
-    if scope.cancelled_caught:
-        raise DeadlineExceeded(f"waiting for {what}", limit_s)
+        return
+    raise DeadlineExceeded(f"waiting for {what}", limit_s)

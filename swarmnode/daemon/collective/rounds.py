@@ -1,19 +1,22 @@
 """Rounds of an intent handler: which of them run, how they end, and which attempt each of them is.
 
-What is here serves means and gatherings alike. A round that counted is applied; of one that came to
-nothing the worker is told once, and what comes to nothing again and again is found by its topic.
+For means and gatherings alike. A round that counted is applied; of one that came to nothing the
+worker is told once, and what comes to nothing again and again is found by its topic.
 
 A run that came to nothing cannot be had again, so the next one at the same mean has another name:
 its attempt is part of it, where runs of no lineage have the round. A node counts on when a run of
 its own ends in vain, and when a peer calls to a later one; so all members behind the same mean
 meet in the highest that any of them has reached.
+
+A member that is due calls the others, and those hand in what they have by then. If each waited for
+the end of its own round, one that missed a round would come late to each of the next.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -33,15 +36,18 @@ if TYPE_CHECKING:
     from swarmnode.daemon.membership.swarm import Communicator
 
 Topic = tuple[str, int]  # tag, fragment
+_WHOLE = -1  # all fragments
 # How far one call moves a node on: an attempt a second for twelve days. Without a bound a liar
 # would count it up to the last number that a message can hold.
 _AHEAD_MAX = 2**20
 # Times that calls may begin the wait for others anew, for one intent: a liar must not prolong it.
 _RESTARTS_MAX = 4
+# Between two calls that the worker is told of: all members repeat theirs twice a second.
+_CALL_TOLD_S = 0.1
 # One round that comes to nothing is a straggler's. From the second in a row on, and after so long
 # that rounds of a second may miss a few, it is no accident.
 _FAILED_MIN = 2
-FAILED_S_MIN = 5.0
+_FAILED_S_MIN = 5.0
 _log = get_logger("swarmnode.daemon.collective")
 
 
@@ -130,7 +136,7 @@ class Failures:
         found = [
             each
             for each in self._failing.values()
-            if each.rounds >= _FAILED_MIN and now - each.since >= FAILED_S_MIN
+            if each.rounds >= _FAILED_MIN and now - each.since >= _FAILED_S_MIN
         ]
         return min((*found, *others), key=lambda each: each.since, default=Failing(now))
 
@@ -143,6 +149,7 @@ class Rounds(ABC):
 
     Attributes:
         on_intent: told of each round that begins.
+        on_call: told which round of a lineage others wait for, when this node is not due itself.
         on_end: told of each round's end, and whether what came of it is applied.
         on_worker_gone: told that the next worker begins anew.
         call_s: how long a member that is called may take to come; 0: not known.
@@ -169,6 +176,8 @@ class Rounds(ABC):
         self._posted_at: dict[Topic, float] = {}
         self._graces: dict[Topic, float] = {}  # how long the roll of a topic stays open
         self._failures = Failures()
+        self._attempts: dict[Topic, Attempts] = {}  # of rounds in a lineage
+        self._call_told_at = -math.inf
         self._is_known = False  # to the worker, or it is dead: nothing came of the intent
         self.patience = RoundPatience()
         self.runs = GroupRuns(
@@ -179,6 +188,7 @@ class Rounds(ABC):
             patience=self.patience,
         )
         self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
+        self.on_call: Callable[[int], None] = lambda _lineage: None
         self.on_end: Callable[[bool], None] = lambda _is_applied: None
         self.on_worker_gone: Callable[[], None] = lambda: None
         self.call_s: Callable[[], float] = lambda: 0.0
@@ -187,9 +197,15 @@ class Rounds(ABC):
 
     # --- as an IntentHandler -----------------------------------------------------------------
 
-    @abstractmethod
     def intent_posted(self, intent: PostedIntent) -> None:
         """Look for others that want the same; an earlier intent that still waits is given up."""
+        topic = topic_of(intent)
+        self._replace(topic)
+        self.on_intent(intent)
+        enlist_s = self._enlist_s(topic)
+        if intent.lineage is not None:
+            self._attempts.setdefault(topic, Attempts(self._key, intent)).post(intent)
+        self._begin(intent, topic, enlist_s)
 
     def worker_gone(self) -> None:
         """Leave all runs: the payload, and the room for what comes of them, were the worker's."""
@@ -197,6 +213,7 @@ class Rounds(ABC):
             self._give_up_quietly(gid, "the worker went away")
         self._newest.clear()
         self._posted_at.clear()
+        self._attempts.clear()
         self._failures.clear()
         self.is_beside = False
         self.on_worker_gone()
@@ -209,7 +226,13 @@ class Rounds(ABC):
         """Return the rounds that come to nothing again and again, if others are there, or were."""
         if not (self.committed_total or len(self._partners.partners()) > 1):
             return Failing(now)  # the first node of a swarm waits for the second
-        return self._failures.look(now, *self._waiting(now))
+        waiting = (
+            Failing(since, 1, "a quorum of the members has not come")
+            for gid, (topic, since) in self._running.items()
+            if self.runs.is_enlisting(gid)
+            and now - since >= max(_FAILED_S_MIN, 1.5 * self._grace_s(topic))
+        )
+        return self._failures.look(now, *waiting)
 
     def payload_bytes(self) -> tuple[int, int]:
         """Return the bytes of payloads sent and received, since the start."""
@@ -218,8 +241,39 @@ class Rounds(ABC):
     # --- for one kind of rounds --------------------------------------------------------------
 
     @abstractmethod
+    def _begin(self, intent: PostedIntent, topic: Topic, enlist_s: float) -> None:
+        """Begin the run of this intent, or drop it."""
+
+    def _gid(self, intent: PostedIntent, topic: Topic) -> bytes:
+        if topic in self._attempts:
+            return self._attempts[topic].gid
+        tag, fragment, number = intent.tag, intent.fragment, intent.round
+        return group_id(self._key, tag, fragment, number, intent.base_version)
+
     def _called(self, peer: PeerId, message: wire.Message) -> None:
-        """A member speaks of a run that is not known here."""
+        """A member waits for this node: behind it, where it has no place, or before it is due."""
+        if not isinstance(message, Enlist):
+            return
+        if self.is_beside:
+            self.runs.refuse(peer, message.gid, "others have all places")
+            return
+        for topic, attempts in self._attempts.items():
+            newest = self._newest.get(topic, b"")
+            is_waiting = self.runs.is_enlisting(newest)
+            if is_waiting and attempts.follow(message):
+                self._give_up_quietly(newest, "others are at a later attempt")
+                self._begin(attempts.intent, topic, self._grace_s(topic))
+                return
+            if attempts.is_ahead_of(message):
+                self.runs.refuse(peer, message.gid, "behind: other rounds were made since")
+                return
+            if not newest:
+                attempts.follow(message)
+                now = self._env.monotonic()
+                if now >= self._call_told_at + _CALL_TOLD_S:
+                    self._call_told_at = now
+                    self.on_call(message.lineage or 0)
+                return
 
     def _present(self) -> set[PeerId]:
         """Return the members that train, ourselves included, without those that are left out."""
@@ -227,9 +281,8 @@ class Rounds(ABC):
         others = members - {self._self_id}
         return members - self._trust.left_out(others, self._env.monotonic())
 
-    def _waiting(self, now: float) -> Sequence[Failing]:  # noqa: ARG002
-        """Return the rounds that have waited for others for too long; of most kinds none do."""
-        return ()
+    def _grace_s(self, topic: Topic) -> float:
+        return self._graces.get(topic, limits.GROUP_ENLIST_S_MAX)
 
     def _replace(self, topic: Topic) -> None:
         """The worker knows already that nothing came of an intent that it lent nothing for."""
@@ -262,13 +315,19 @@ class Rounds(ABC):
         self._running[gid] = (topic, self._env.monotonic())
         self._newest[topic] = gid
 
-    def _note_over(self, gid: bytes, topic: Topic) -> bool:
-        """A run has ended; return whether it was the newest of its topic."""
+    def _note_over(self, gid: bytes, topic: Topic, *, is_in_vain: bool) -> None:
+        """A run has ended; one that was the newest of its topic in vain has a next attempt."""
         self._running.pop(gid, None)
-        is_newest = self._newest.get(topic) == gid
-        if is_newest:
-            del self._newest[topic]
-        return is_newest
+        if self._newest.get(topic) != gid:
+            return
+        del self._newest[topic]
+        if is_in_vain:
+            self._failed(topic, gid)
+
+    def _failed(self, topic: Topic, gid: bytes) -> None:
+        """This attempt came to nothing, or there was none: it is over in another life."""
+        if topic in self._attempts and self._attempts[topic].gid == gid:
+            self._attempts[topic].failed()
 
     def _note_held(self, peer: PeerId, held_s: float) -> None:
         self.patience.note_held(peer, held_s, self._env.monotonic())
@@ -294,6 +353,8 @@ class Rounds(ABC):
         contributors: Collection[PeerId],
     ) -> bool:
         """Hand the worker what came of a round; return whether it was there to take it."""
+        if topic in self._attempts:
+            self._attempts[topic].committed()
         self.patience.note_commit(commit.usual_s)
         present = tuple(bytes(peer) for peer in contributors)
         is_applied = self._lessor.apply(lease, commit.gid, present=present)
@@ -311,3 +372,13 @@ class Rounds(ABC):
             self._lessor.drop(intent, why)
         self._note_failure(topic, why)
         self.on_end(False)
+
+
+def topic_of(intent: PostedIntent) -> Topic:
+    """Return what there is one round of at a time; a lineage is one, whatever its fragments are."""
+    return (intent.tag, intent.fragment if intent.lineage is None else _WHOLE)
+
+
+def round_of(intent: PostedIntent) -> int:
+    """Return a number that is the same for all members that want the same."""
+    return intent.round if intent.lineage is None else intent.lineage

@@ -160,7 +160,6 @@ class IntentHandlers:
         self.groups = Groups(communicator, swarm_id=swarm_id, codec_name=codec_name, lessor=lessor)
         self.pulls = Pulls(communicator, codec_name=codec_name, lessor=lessor)
         self.lineages = Lineages(partial(_said_lineages, part, signer.peer_id), trainer.post)
-        self.groups.on_call = lambda lineage: trainer.post(Called(lineage))
         self._gathers: tuple[Gathers, ...] = ()  # one, if the strategy may want it; so the log
         if strategy.may_want("gather"):
             self._gathers = (_make_gathers(communicator, codec_name, lessor, signer),)
@@ -168,6 +167,7 @@ class IntentHandlers:
         if strategy.may_want("log"):
             self._logs = (_make_log(communicator, trainer),)
         for rounds in (self.groups, *self._gathers):
+            rounds.on_call = lambda lineage: trainer.post(Called(lineage))
             rounds.on_intent = self.lineages.intent_posted
             rounds.on_end = self.lineages.round_ended
             rounds.on_worker_gone = self.lineages.worker_gone

@@ -28,22 +28,23 @@ class View:
 
     def of(self, peer: PeerId, now: float) -> dict[str, tuple[str, ...]]:
         """Return set -> elements that this peer says of itself and that have not expired."""
-        chain = self.ledger.chains.get(peer)
         found: dict[str, list[str]] = {}
-        if chain is not None:
-            for (name, element), ttl_s in self.ledger.document.leases.of(chain.actor).items():
-                if now < chain.heard_at + ttl_s:
-                    found.setdefault(name, []).append(element)
-        return {name: tuple(sorted(elements)) for name, elements in sorted(found.items())}
+        for name, element in sorted(self._said_by(peer, now)):
+            found.setdefault(name, []).append(element)
+        return {name: tuple(elements) for name, elements in found.items()}
 
     def elements_of(self, peer: PeerId, name: str, now: float) -> tuple[str, ...]:
         """Return what this peer says of itself in one set, and has not expired."""
+        said = self._said_by(peer, now)
+        return tuple(sorted(element for each, element in said if each == name))
+
+    def _said_by(self, peer: PeerId, now: float) -> list[tuple[str, str]]:
+        """Return (set, element) of what has not expired."""
         chain = self.ledger.chains.get(peer)
         if chain is None:
-            return ()
+            return []
         leases = self.ledger.document.leases.of(chain.actor).items()
-        age_s = now - chain.heard_at
-        return tuple(sorted(e for (each, e), ttl_s in leases if each == name and age_s < ttl_s))
+        return [said for said, ttl_s in leases if now < chain.heard_at + ttl_s]
 
     def counters(self) -> dict[str, int]:
         """Return the totals over all authors that are held."""

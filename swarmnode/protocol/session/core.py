@@ -220,7 +220,7 @@ class SessionCore:
 
     @property
     def is_small(self) -> bool:
-        """Whether all that :meth:`take` may give is small: hardly anything of bulk streams."""
+        """Whether one record takes all that is due."""
         return self._outgoing.is_small
 
     def take(self, head: memoryview, now: float) -> tuple[int, memoryview | None]:

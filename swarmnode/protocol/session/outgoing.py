@@ -57,22 +57,21 @@ class Outgoing:
             return self._goodbye is not None
         if self._control_ring or self._keepalive.has_due or self._is_ack_due:
             return True
-        return any(self._data_rings[: Priority.BULK]) or not self.is_light
+        return any(self._data_rings[: Priority.BULK]) or self._is_bulk_due
 
     @property
     def _is_ack_due(self) -> bool:
         return self.opened_bytes >= self._acknowledged_bytes + limits.ACK_EVERY_BYTES
 
     @property
-    def is_light(self) -> bool:
-        """Whether nothing of a bulk stream is due, or it is held."""
-        return self.holds_bulk or not self.has_bulk
+    def _is_bulk_due(self) -> bool:
+        return self.has_bulk and not self.holds_bulk
 
     @property
     def is_small(self) -> bool:
         """Whether one record takes all that is due: nothing of a bulk stream, or little of one."""
         bulk = self._data_rings[Priority.BULK]
-        return self.is_light or (
+        return not self._is_bulk_due or (
             len(bulk) == 1 and sum(map(len, bulk[0].pending)) <= limits.DATA_INLINE_BYTES_MAX
         )
 

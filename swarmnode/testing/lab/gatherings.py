@@ -66,7 +66,7 @@ class Gatherings:
 
     def gather(self, node: Node, intent: Intent) -> None:
         """Come to a round, and close it if no member is missing."""
-        in_lineage = intent.lineage is not None and intent.kind is Kind.GROUP
+        in_lineage = intent.lineage is not None
         key = (intent.tag, intent.fragment, intent.base_version if in_lineage else intent.round)
         self._note_lineage(node.number, intent)
         is_over = self._over.get(key[:2], -1) >= intent.round

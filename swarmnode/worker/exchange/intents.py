@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
 import torch
 
 from swarmnode import limits
@@ -101,10 +100,7 @@ class PendingIntents:
         place = _place(intent, is_open=is_open)
         old = self._posted.pop(place, None)  # the new one goes to the end
         self._posted[place] = Posted(self._last_number, intent, is_open)
-        wide = self._strategy.x.dtype == torch.float64
-        message = _message(self._last_number, intent, state, is_open=is_open, wide=wide)
-        if intent.kind is Kind.PAIR and self._strategy.adds_up:
-            message = msgspec.structs.replace(message, adds_up=True)
+        message = _message(self._last_number, intent, state, self._strategy, is_open=is_open)
         self._send(message)
         return old
 
@@ -119,9 +115,9 @@ def _place(intent: Intent, *, is_open: bool) -> _Place:
 
 
 def _message(
-    number: int, intent: Intent, state: TrainState, *, is_open: bool, wide: bool
+    number: int, intent: Intent, state: TrainState, strategy: Strategy, *, is_open: bool
 ) -> PostedIntent:
-    value_bytes: Literal[4, 8] = 8 if wide else 4
+    value_bytes: Literal[4, 8] = 8 if strategy.x.dtype == torch.float64 else 4
     return PostedIntent(
         number=number,
         kind=intent.kind.value,
@@ -143,4 +139,5 @@ def _message(
         step=state.step,
         tokens=state.tokens,
         is_open=is_open,
+        adds_up=intent.kind is Kind.PAIR and strategy.adds_up,
     )

@@ -141,6 +141,8 @@ def test_wrong_names_and_settings_are_named():
         build_strategy("pair-average", {"every": 0}, x)
     with pytest.raises(ConfigError, match="setting meet: expected one of pair, group, got 'all'"):
         build_strategy("streaming", {"meet": "all"}, x)
+    with pytest.raises(ConfigError, match=r"setting kept: expected one of 32, 64, 128, .*, got 65"):
+        build_strategy("sparse", {"kept": 65}, x)
 
 
 # --- members that come and go ---------------------------------------------------------------------

@@ -144,6 +144,41 @@ async def test_one_that_never_comes_is_waited_for_until_the_roll_closes(autojump
         assert late.lessor.kinds == ["drop"]
 
 
+async def test_one_that_is_called_comes_before_it_is_due(autojump_clock) -> None:
+    async with members(3) as (made, all_of_them):
+        for member in all_of_them:
+            member.gathers.intent_posted(posted(1, lineage=0))
+        await made.until(lambda: all(member.lessor.told for member in all_of_them))
+        *due, other = all_of_them
+        called: list[int] = []
+
+        def come(lineage: int) -> None:
+            called.append(lineage)
+            if len(called) == 1:  # its step ends, and it posts what it has
+                other.gathers.intent_posted(posted(9, base_version=b"next", lineage=1))
+
+        other.gathers.on_call = come
+        for member in due:
+            member.gathers.intent_posted(posted(3, base_version=b"next", lineage=1))
+        await made.until(lambda: all(len(member.lessor.told) == 2 for member in all_of_them))
+        assert called[0] == 1
+        everyone = tuple(bytes(each.node.peer) for each in in_order(all_of_them))
+        assert [member.lessor.told[1][3] for member in all_of_them] == [everyone] * 3
+
+
+async def test_one_that_is_behind_is_told_at_once(autojump_clock) -> None:
+    async with members(3) as (made, all_of_them):
+        late, *others = all_of_them
+        for member in others:
+            member.gathers.intent_posted(posted(1, lineage=0))
+        await made.until(lambda: all(member.lessor.told for member in others), 200)
+        began_at = trio.current_time()
+        late.gathers.intent_posted(posted(1, lineage=0))
+        await made.until(lambda: late.lessor.told)
+        assert late.lessor.kinds == ["drop"]
+        assert trio.current_time() - began_at < 5
+
+
 async def test_one_that_is_early_by_more_than_its_roll_is_open_waits_for_the_others(
     autojump_clock,
 ) -> None:
