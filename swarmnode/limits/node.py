@@ -186,6 +186,7 @@ EXCHANGE_FLIGHTS_MAX = 2
 EXCHANGE_PATIENCE = 5.0
 # ... and at least this: what a sleeper may cost the others, and more than a busy machine's pause.
 EXCHANGE_PATIENCE_S_MIN = 1.0
+EXCHANGE_FIRST_S = 2.0  # before any transfer was measured, beside steps and the line
 # What is usual is the median of the last ones: peers that drag, a third of them, move it little.
 EXCHANGE_USUAL_MAX = 31
 # What a peer may hold of slots, in seconds, without a commit: three stalls of the least patience,
@@ -242,8 +243,7 @@ GROUP_WEIGHT_MEDIANS_MIN = 1 / 8
 GROUP_ENLIST_S_MAX = 120.0
 # A change of the view is one small message each way; a member silent that long is gone.
 GROUP_FLUSH_S = 5.0
-# What a stage may take before any round was measured, beside steps and the line: three times what
-# is put up with at least later, as the first round loads what a mean needs.
+# A stage of a round before any was measured, beside steps and the line: the first loads much code.
 ROUND_FIRST_S = 3.0
 # Shares and sums at home uplinks; the shell passes what fits the size, this bounds it.
 GROUP_TRANSFER_S_MAX = 600.0

@@ -186,7 +186,7 @@ class Gathers(Rounds):
             electorate=members,
             # A node that is early by more than its roll is open would gather alone each time.
             quorum_s=limits.GROUP_ENLIST_S_MAX,
-            patience_s=self._patience_s(transfer_s),
+            patience_s=self.patience.limit_s(transfer_s, 2 * self.call_s()),
             lineage=intent.lineage,
             attempt=attempt,
         )

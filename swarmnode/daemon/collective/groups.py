@@ -144,7 +144,7 @@ class Groups(Rounds):
             attempt=self._attempts[topic].number if topic in self._attempts else 0,
             has_witnesses=has_witnesses,
             is_witness=has_witnesses and self._doubts.is_witness(now, self._env.rng),
-            patience_s=self._patience_s(transfer_s),
+            patience_s=self.patience.limit_s(transfer_s, 2 * self.call_s()),
         )
         self._begin_run(begin, intent, made, partial(self._ended, intent, gid))
 

@@ -247,8 +247,8 @@ class Rounds(ABC):
     def _gid(self, intent: PostedIntent, topic: Topic) -> bytes:
         if topic in self._attempts:
             return self._attempts[topic].gid
-        tag, fragment, number = intent.tag, intent.fragment, intent.round
-        return group_id(self._key, tag, fragment, number, intent.base_version)
+        number = intent.round
+        return group_id(self._key, intent.tag, intent.fragment, number, intent.base_version)
 
     def _called(self, peer: PeerId, message: wire.Message) -> None:
         """A member waits for this node: behind it, where it has no place, or before it is due."""
@@ -336,10 +336,6 @@ class Rounds(ABC):
     def _waited_for(self, members: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
         """Return the members without the worst of those that have held rounds for too long."""
         return self.patience.waited_for(members, self._self_id, self._env.monotonic())
-
-    def _patience_s(self, transfer_s: float) -> float:
-        """Return how long a stage may last: a member hands in what it has between two steps."""
-        return self.patience.limit_s(transfer_s, 2 * self.call_s())
 
     def _note_failure(self, topic: Topic, why: str) -> None:
         since = self._posted_at.get(topic, self._env.monotonic())

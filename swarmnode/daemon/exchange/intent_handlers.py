@@ -190,7 +190,8 @@ class IntentHandlers:
         return next((each for each in self._gathers if each.is_used), self.groups)
 
     def use_call_time(self, call_s: Callable[[], float]) -> None:
-        """Let rounds know how long a member that is called may take to come, as members tell."""
+        """Let all know how long a member that is called may take to come, as members tell."""
+        self.exchanges.core.patience.call_s = call_s
         for rounds in (self.groups, *self._gathers):
             rounds.call_s = call_s
 

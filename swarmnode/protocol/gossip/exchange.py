@@ -169,7 +169,7 @@ class ExchangeCore(Moves):
     def _view_lent(self, xid: bytes, now: float) -> None:
         flight = self._flights.get(xid)
         if flight is not None:
-            flight.lend(self._patience.transfer_s(flight.peer, flight.transfer_limit_s), now)
+            flight.lend(self.patience.transfer_s(flight.peer, flight.transfer_limit_s), now)
 
     def _local_done(self, xid: bytes, now: float) -> None:
         flight = self._flights.get(xid)
@@ -188,7 +188,7 @@ class ExchangeCore(Moves):
             self._commit(flight, now)
 
     def _become_ready(self, flight: Flight, now: float) -> None:
-        decide_s = self._patience.decision_s(flight.peer)
+        decide_s = self.patience.decision_s(flight.peer)
         n_chunks = flight.intent.n_chunks
         self._send(flight, wire.Ready(xid=flight.xid, n_chunks=n_chunks, decide_s=decide_s))
         ask_at = now + limits.EXCHANGE_STATUS_AFTER_S + self._jitter_s()
@@ -313,13 +313,13 @@ class ExchangeCore(Moves):
     # --- actions of the transition table -------------------------------------------------
 
     def _on_accept(self, flight: Flight, message: wire.Accept, now: float) -> None:
-        self._patience.note_answer(flight, now)
+        self.patience.note_answer(flight, now)
         flight.intent = self._intents.use_up(flight.intent)
         flight.start_transfer(now)
         self._start(flight, message)
 
     def _on_declined(self, flight: Flight, message: wire.Busy | wire.Abort, now: float) -> None:
-        self._patience.note_answer(flight, now)
+        self.patience.note_answer(flight, now)
         self._try_next(flight, message.reason, now, by_peer=True)
 
     def _on_chunk(self, flight: Flight, message: wire.Chunk, _now: float) -> None:

@@ -34,7 +34,7 @@ class Moves:
         self._key = key
         self._rng = rng
         self._flights = FlightTable()
-        self._patience, self._conduct = patience, patience.conduct
+        self.patience, self._conduct = patience, patience.conduct
         self._intents = IntentTable()
         self._outcomes = OutcomeTable()
         self._effects: list[Effect] = []
@@ -75,7 +75,7 @@ class Moves:
 
     def _commit(self, flight: Flight, now: float) -> None:
         self._effects.append(events.Commit(flight.xid))
-        self._patience.note_commit(flight, now)
+        self.patience.note_commit(flight, now)
         self._finish(flight, Outcome.COMMITTED, "", now)
         if flight.role is Role.INITIATOR:
             self._send(flight, wire.Commit(xid=flight.xid))
@@ -94,7 +94,7 @@ class Moves:
             self._effects.append(events.Untaken(flight.intent.number, reason))
         else:
             self._effects.append(events.Abort(flight.xid, reason))
-            self._patience.note_failure(flight, reason, now, by_peer=by_peer)
+            self.patience.note_failure(flight, reason, now, by_peer=by_peer)
         self._finish(flight, Outcome.ABORTED, reason, now, by_peer=by_peer, in_doubt=in_doubt)
         if not by_peer:
             self._send(flight, wire.Abort(xid=flight.xid, reason=reason))
@@ -145,7 +145,7 @@ class Moves:
             intent=intent,
             transfer_limit_s=min(limit_s, limits.EXCHANGE_TRANSFER_S_MAX),
             started=now,
-            give_up_at=now + self._patience.answer_s(peer),
+            give_up_at=now + self.patience.answer_s(peer),
         )
 
     def _jitter_s(self) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Callable
 
 from swarmnode import limits
 from swarmnode.ids import PeerId
@@ -57,26 +58,22 @@ class Patience:
 
     def __init__(self, conduct: ConductTable) -> None:
         self.conduct = conduct
+        self.call_s: Callable[[], float] = lambda: 0.0  # for a view, as members tell; 0: unknown
         self._answers, self._transfers, self._decisions = Usual(), Usual(), Usual()
 
     def answer_s(self, peer: PeerId) -> float:
         """Return how long an offer waits for its answer."""
-        usual_s = self._answers.limit_s(
-            limits.EXCHANGE_ANSWER_S_MIN, limits.EXCHANGE_ANSWER_S_FIRST
-        )
-        return min(usual_s * self.conduct.answer_patience(peer), limits.EXCHANGE_OFFER_S)
+        return answer_s(self._answers, self.conduct, peer, limits.EXCHANGE_OFFER_S)
 
     def transfer_s(self, peer: PeerId, transfer_limit_s: float) -> float:
-        """Return after what time a transfer gives way; ``transfer_limit_s``: when it ends anyway.
-
-        Before the first one, the whole of that but the time for a slow partner's view.
-        """
+        """Return when a transfer gives way; after ``transfer_limit_s`` it ends anyway."""
         return self._usual_s(transfer_limit_s) * self.conduct.patience(peer)
 
     def decision_s(self, peer: PeerId) -> float:
         """Return within what time the initiator is to decide, once it hears that we are ready."""
-        first_s = self._transfers.limit_s(limits.EXCHANGE_PATIENCE_S_MIN, limits.EXCHANGE_OFFER_S)
-        usual_s = self._decisions.limit_s(limits.EXCHANGE_PATIENCE_S_MIN, first_s)
+        least_s = limits.EXCHANGE_PATIENCE_S_MIN
+        usual_s = self._transfers.limit_s(least_s, limits.EXCHANGE_OFFER_S)
+        usual_s = self._decisions.limit_s(least_s, usual_s)
         return min(usual_s * self.conduct.patience(peer), limits.EXCHANGE_DECISION_S_MAX)
 
     # --- what is measured ----------------------------------------------------------------
@@ -108,5 +105,19 @@ class Patience:
         self.conduct.note_held(flight.peer, now - flight.lent_at, now, is_stall=is_stall)
 
     def _usual_s(self, transfer_limit_s: float) -> float:
-        first_s = max(limits.EXCHANGE_PATIENCE_S_MIN, transfer_limit_s - limits.EXCHANGE_VIEW_S)
-        return self._transfers.limit_s(limits.EXCHANGE_PATIENCE_S_MIN, first_s)
+        least_s = limits.EXCHANGE_PATIENCE_S_MIN
+        allowed_s = first_s(transfer_limit_s, 2 * self.call_s(), limits.EXCHANGE_FIRST_S)
+        most_s = max(least_s, transfer_limit_s - limits.EXCHANGE_VIEW_S)
+        return self._transfers.limit_s(least_s, allowed_s or most_s)
+
+
+def answer_s(answers: Usual, conduct: ConductTable, peer: PeerId, most_s: float) -> float:
+    """Return how long a peer may take to answer."""
+    usual_s = answers.limit_s(limits.EXCHANGE_ANSWER_S_MIN, limits.EXCHANGE_ANSWER_S_FIRST)
+    return min(usual_s * conduct.answer_patience(peer), most_s)
+
+
+def first_s(transfer_limit_s: float, steps_s: float, allowed_s: float) -> float:
+    """Return how long to wait while nothing was measured; 0: members told of no steps yet."""
+    line_s = transfer_limit_s - limits.EXCHANGE_VIEW_S - limits.EXCHANGE_TRANSFER_S_MIN
+    return steps_s + max(0.0, line_s) + allowed_s if steps_s else 0.0

@@ -31,7 +31,7 @@ from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.conduct import ConductTable
 from swarmnode.protocol.gossip.group_events import Begin, HeldRound, has_majority
-from swarmnode.protocol.gossip.patience import Usual
+from swarmnode.protocol.gossip.patience import Usual, answer_s, first_s
 
 # Below this part of the patience a member that is the last one pays nothing: one of them always is,
 # and a member whose steps are long comes by the end of one, which is half of the patience with it.
@@ -139,15 +139,10 @@ class RoundPatience:
         Args:
             transfer_s: the most, of the slowest line and step that are put up with.
             least_s: that members are known to need; 0: of none is it known.
-
-        Until something was measured it is ``transfer_s``. Where members say how long their steps
-        are, it is that of the line, and ROUND_FIRST_S: else the first round of a swarm would wait
-        minutes for one that is silent in it.
         """
-        line_s = transfer_s - limits.EXCHANGE_VIEW_S - limits.EXCHANGE_TRANSFER_S_MIN
-        first_s = least_s + max(0.0, line_s) + limits.ROUND_FIRST_S if least_s else transfer_s
+        before_s = first_s(transfer_s, least_s, limits.ROUND_FIRST_S) or transfer_s
         least_s = max(limits.EXCHANGE_PATIENCE_S_MIN, least_s)
-        return min(self._usual.limit_s(least_s, first_s), transfer_s)
+        return min(self._usual.limit_s(least_s, before_s), transfer_s)
 
     def note_commit(self, usual_s: float) -> None:
         """A run counts that took so long, see :class:`StageTimes`."""
@@ -159,10 +154,7 @@ class RoundPatience:
 
     def answer_s(self, peer: PeerId) -> float:
         """Return how long a member may take to say that it is there."""
-        usual_s = self._answers.limit_s(
-            limits.EXCHANGE_ANSWER_S_MIN, limits.EXCHANGE_ANSWER_S_FIRST
-        )
-        return min(usual_s * self.conduct.answer_patience(peer), limits.GROUP_FLUSH_S)
+        return answer_s(self._answers, self.conduct, peer, limits.GROUP_FLUSH_S)
 
     def note_answer(self, peer: PeerId, waited_s: float) -> None:
         """It has said so."""

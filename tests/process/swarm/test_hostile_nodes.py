@@ -16,8 +16,8 @@ from tests.process.swarm.hostile_party import Outcome, Setting, run
 
 pytestmark = pytest.mark.slow
 
-PAIRS = Setting("pair-average", (("every", 16),), steps=1000)
-GROUPS = Setting("streaming", (("meet", "group"), ("every", 48), ("fragments", 2)), steps=1000)
+PAIRS = Setting("pair-average", (("every", 16),), steps=3000)
+GROUPS = Setting("streaming", (("meet", "group"), ("every", 48), ("fragments", 2)), steps=3000)
 GATHERINGS = Setting("sparse", (("every", 250),), steps=2500)
 CASES = [
     *(

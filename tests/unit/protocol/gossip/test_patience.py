@@ -19,6 +19,14 @@ def test_before_the_first_measurement_patience_is_what_it_was_given() -> None:
     assert patience.decision_s(PEER) == limits.EXCHANGE_OFFER_S
 
 
+def test_where_members_tell_of_their_steps_the_first_wait_is_for_two_of_them_and_the_line() -> None:
+    patience = Patience(ConductTable())
+    patience.call_s = lambda: 0.5
+    shortest_s = limits.EXCHANGE_VIEW_S + limits.EXCHANGE_TRANSFER_S_MIN
+    assert patience.transfer_s(PEER, shortest_s) == 1.0 + limits.EXCHANGE_FIRST_S
+    assert patience.transfer_s(PEER, shortest_s + 8.0) == 9.0 + limits.EXCHANGE_FIRST_S
+
+
 def test_a_third_that_drag_do_not_move_the_median() -> None:
     usual = Usual()
     for number in range(3 * limits.EXCHANGE_USUAL_MAX):
