@@ -170,6 +170,7 @@ class Gathers(Rounds):
             self._signer,
             transfer_s,
             self._note_held,
+            partial(self.runs.lose, gid=gid),
             partial(self._ended, intent, gid),
             self._note_copies,
         )
@@ -265,7 +266,8 @@ class GatherCargo:
     Args:
         messages: of this run; closed by the caller that opened it.
         transfer_s: of the run.
-        held: told who has announced a message and not given it, and for how long it was waited for.
+        held: told which member has not given what it announced, and for how long it was waited for.
+        lost: told which member the run is to go on without.
         ended: told of the lease, or that there was none, and of the messages in it.
         copied: told of the authors of messages that counted, and were copies of others.
     """
@@ -279,6 +281,7 @@ class GatherCargo:
         signer: Signer,
         transfer_s: float,
         held: Callable[[PeerId, float], None],
+        lost: Callable[[PeerId], None],
         ended: Ended,
         copied: Callable[[frozenset[PeerId]], None],
     ) -> None:
@@ -288,8 +291,10 @@ class GatherCargo:
         self._lessor = lessor
         self._signer = signer
         self._transfer_s = transfer_s
-        self._held = held
+        self._held, self._lost = held, lost
         self._ended, self._copied = ended, copied
+        self._loaded_at = 0.0
+        self._set_maker = signer.peer_id  # of the set that came last
         self._lease: BufferLease | None = None
         self._share = self._digest = b""  # of the own message, once it is loaded
         self._plan = b""
@@ -299,6 +304,7 @@ class GatherCargo:
 
     async def load(self) -> float:
         """Borrow the view, encode it and offer it; what the others decode takes its place."""
+        self._loaded_at = trio.current_time()
         self._lease = lease = await self._lessor.borrow(self._intent)
         data = bytearray(coded.coded_bytes(self._codec, self._intent.numel))
         for payload, values in coded.parts(self._codec, data, lease.own):
@@ -322,6 +328,7 @@ class GatherCargo:
             self._messages.terms.read(decode_record(data, GatherShare).announcement)
         else:
             self._messages.terms.read_set(data, self._messages.known())
+            self._set_maker = stream.pump.peer
         return [data]
 
     def keep_share(self, peer: PeerId, piece: int, payload: Payload) -> None:  # noqa: ARG002
@@ -382,7 +389,8 @@ class GatherCargo:
         if mine not in ([], [self._digest]):
             raise WorkerError("the set says something else in this node's name: a key is stolen")
         self._messages.settle(entries)
-        await self._messages.wait_for(entries)
+        if not await self._fetched(entries):
+            await trio.sleep_forever()  # the others agree on a set of another member, or it ends
         found = hashlib.sha256(data)
         for each in entries:
             found.update(self._messages.data(each.digest))
@@ -392,6 +400,21 @@ class GatherCargo:
         if self._codec.needs_error_feedback:
             self._copies = copies(await self._kept(entries))
         return found.digest()
+
+    async def _fetched(self, entries: Collection[Announced]) -> bool:
+        """Fetch what the set names; go on without its maker if that one does not give it.
+
+        It holds all of it, or was not to make this set. Returns whether all is here.
+        """
+        began_at = trio.current_time()
+        limit_s = max(began_at - self._loaded_at, limits.GATHER_GRACE_S)
+        with trio.move_on_after(limit_s):
+            await self._messages.wait_for(entries)
+            return True
+        _log.warning("a set of messages is not given", maker=self._set_maker.short)
+        self._held(self._set_maker, limit_s)
+        self._lost(self._set_maker)
+        return False
 
     async def _kept(self, entries: Collection[Announced]) -> dict[PeerId, frozenset[int]]:
         """Return which elements each message keeps, in the order in which they were announced."""

@@ -6,10 +6,9 @@
                                    ... Commit --> apply
                                        Abort ---> give_back
 
-Training goes on while an intent waits for others, so waiting costs no step; the payload is taken
-when the roll closes. How long it stays open follows from how often this node wants the same: see
-GROUP_ENLIST_SHARE. Before that is known it is GROUP_ENLIST_S_MAX, for workers that start together
-build their models at different speed; the next intent takes the place of one that still waits.
+Training goes on while an intent waits for others; the payload is taken when the roll closes. How
+long it stays open follows from how often this node wants the same: see GROUP_ENLIST_SHARE. Before
+that is known it is GROUP_ENLIST_S_MAX; the next intent takes the place of one that still waits.
 
 A quorum of the members that live closes a mean of a lineage; else nothing comes of it, and it is
 tried again. So parts of a swarm that do not see each other do not both go on.
@@ -17,8 +16,8 @@ tried again. So parts of a swarm that do not see each other do not both go on.
 By a rule parts of a mean are made by two members. Those who differ from several others about a
 part are left out of the next means, see ``protocol/gossip/witnesses.py``.
 
-A group holds GROUP_MEMBERS_MAX. Where more train, those with the smallest ids have its places, and
-the others train beside it and catch up: two groups of one round would be two lineages for good.
+A group holds GROUP_MEMBERS_MAX, those with the smallest ids. The others train beside it and catch
+up: two groups of one round would be two lineages for good.
 """
 
 from __future__ import annotations

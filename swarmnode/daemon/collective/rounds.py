@@ -37,15 +37,13 @@ if TYPE_CHECKING:
 
 Topic = tuple[str, int]  # tag, fragment
 _WHOLE = -1  # all fragments
-# How far one call moves a node on: an attempt a second for twelve days. Without a bound a liar
-# would count it up to the last number that a message can hold.
+# How far one call moves a node on: else a liar would count it up to the last number there is.
 _AHEAD_MAX = 2**20
 # Times that calls may begin the wait for others anew, for one intent: a liar must not prolong it.
 _RESTARTS_MAX = 4
 # Between two calls that the worker is told of: all members repeat theirs twice a second.
 _CALL_TOLD_S = 0.1
-# One round that comes to nothing is a straggler's. From the second in a row on, and after so long
-# that rounds of a second may miss a few, it is no accident.
+# One round that comes to nothing is a straggler's, and rounds of a second may miss a few.
 _FAILED_MIN = 2
 _FAILED_S_MIN = 5.0
 _log = get_logger("swarmnode.daemon.collective")

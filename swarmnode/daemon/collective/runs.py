@@ -6,8 +6,8 @@ What is averaged, or agreed on, is the cargo's business; the shell moves its pie
     stream -> cargo.receive -> core --Keep--> cargo       core --Reduce, Assemble--> cargo
     core --Commit, Abort--> cargo
 
-A session that ends, and a member that the failure detector gives up, is lost at once. A peer whose
-message or payload breaks a rule is lost too, and its session is closed.
+A member whose session ends, or that the failure detector gives up, is lost at once. One that breaks
+a rule is lost too, and its session is closed.
 """
 
 from __future__ import annotations
@@ -201,6 +201,10 @@ class GroupRuns:
         """End a run here; the others go on. Nothing happens if it is over."""
         self._driver.feed(events.Failed(gid, why))
 
+    def lose(self, peer: PeerId, gid: bytes) -> None:
+        """Go on without a member."""
+        self._driver.feed(events.PeerLost(peer, gid))
+
     def refuse(self, peer: PeerId, gid: bytes, why: str) -> None:
         """Tell a peer not to wait for this node in a run that did not begin here."""
         if self._tasks.are_open:
@@ -349,7 +353,7 @@ class GroupRuns:
                 self._partners,
                 self._tasks,
                 opened=self._watch,
-                lost=lambda peer, gid: self._driver.feed(events.PeerLost(peer, gid)),
+                lost=self.lose,
             )
         return self._posts[peer]
 
@@ -419,7 +423,7 @@ class GroupRuns:
                     except SwarmNodeError as error:
                         log = _log.warning if isinstance(error, Refused) else _log.debug
                         log("a payload does not count", peer=peer.short, why=str(error))
-                        self._driver.feed(events.PeerLost(peer, header.gid))
+                        self.lose(peer, header.gid)
                         raise
                     finally:
                         run.scopes.discard(scope)

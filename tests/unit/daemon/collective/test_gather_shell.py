@@ -237,6 +237,25 @@ async def test_an_author_that_gives_other_bytes_than_it_signed_is_left_out(
         check_same(others, others)
 
 
+@pytest.mark.parametrize("number", range(4))  # one of them makes the set
+async def test_one_that_announces_a_message_and_gives_it_to_none_is_left_out_soon(
+    number: int, autojump_clock
+) -> None:
+    async def hang(session, stream):
+        await trio.sleep_forever()
+
+    async with members(4) as (made, all_of_them):
+        liar = all_of_them[number]
+        others = [member for member in all_of_them if member is not liar]
+        liar.node.registry._streams[FETCHES] = hang
+        began_at = trio.current_time()
+        for member in all_of_them:
+            member.gathers.intent_posted(posted(lineage=0))
+        await made.until(lambda: all(member.lessor.told for member in others), 300)
+        check_same(others, others)
+        assert trio.current_time() - began_at < 4 * limits.GATHER_GRACE_S
+
+
 async def test_a_message_that_is_no_payload_is_left_out(autojump_clock) -> None:
     async with members(4) as (made, all_of_them):
         bad, *others = all_of_them
