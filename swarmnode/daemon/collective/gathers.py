@@ -179,7 +179,7 @@ class Gathers(Rounds):
             return
         begin = events.Begin(
             gid,
-            self._waited_for(members),
+            self.patience.waited_for(members, self._self_id, self._env.monotonic()),
             1,
             intent.weight,
             enlist_s,

@@ -131,7 +131,7 @@ class Groups(Rounds):
         transfer_s = transfer_limit_s(intent.numel)
         begin = events.Begin(
             gid,
-            self._waited_for(members),
+            self.patience.waited_for(members, self._self_id, now),
             count_grains(made),
             intent.weight,
             enlist_s,
@@ -212,16 +212,13 @@ class Groups(Rounds):
 
     def _doubt(self, abort: events.Abort) -> None:
         """Remember who made the same part of a mean in two ways; one of them is faulty."""
+        now, n_partners = self._env.monotonic(), len(self._partners.partners())
         for maker, witness in abort.differ:
-            self._doubts.add(maker, witness, self._env.monotonic())
+            self._doubts.add(maker, witness, now)
             _log.warning("a part of a mean differs", maker=maker.short, witness=witness.short)
-            self._note_faulty({maker, witness} - {self._self_id})
-
-    def _note_faulty(self, peers: set[PeerId]) -> None:
-        """Remember for longer, and over a restart, which of two must be the faulty one."""
-        now = self._env.monotonic()
-        for peer in sorted(peers & self._doubts.faulty(len(self._partners.partners()), now)):
-            self._trust.note(peer, Seen.FAULTY, now)
+            faulty = self._doubts.faulty(n_partners, now) - {self._self_id}
+            for peer in sorted({maker, witness} & faulty):  # for longer, and over a restart
+                self._trust.note(peer, Seen.FAULTY, now)
 
     def _commit(
         self,

@@ -331,10 +331,6 @@ class Rounds(ABC):
         self.patience.note_held(peer, held_s, self._env.monotonic())
         _log.info("a round waited for a member", peer=peer.short, held_s=round(held_s, 2))
 
-    def _waited_for(self, members: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
-        """Return the members without the worst of those that have held rounds for too long."""
-        return self.patience.waited_for(members, self._self_id, self._env.monotonic())
-
     def _note_failure(self, topic: Topic, why: str) -> None:
         since = self._posted_at.get(topic, self._env.monotonic())
         self._failures.note(topic, since, why)

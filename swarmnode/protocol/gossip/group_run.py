@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 
 from swarmnode import limits
@@ -179,7 +180,8 @@ class Run:
         assert self._plan is not None, "a run has a plan"
         lacks_shares = bool(self._lacking_shares(is_own_only=True))
         stage = self._plan.stage(lacks_shares=lacks_shares, has_witnesses=self.begin.has_witnesses)
-        return self._since + self.begin.stage_s * stage
+        since = self._times.prepared_at(len(self.view)) if self._plan.is_prepared else math.inf
+        return min(self._since + self.begin.stage_s * stage, since + self.begin.stage_s)
 
     def _lose_patience(self, now: float) -> None:
         if self.phase is Phase.ENLIST:
@@ -449,8 +451,8 @@ class Run:
     # --- the end -------------------------------------------------------------------------
 
     def _send_prepared(self, peers: Iterable[PeerId]) -> None:
-        assert self._plan is not None, "only a plan is prepared"
         plan = self._plan
+        assert plan is not None, "only a plan is prepared"
         self._tell(peers, wire.Prepared(self.gid, plan.plan, plan.result, plan.witness))
 
     def _is_prepared(self, peer: PeerId) -> bool:
@@ -458,14 +460,12 @@ class Run:
             return False
         if peer == self.self_id:
             return self._plan.is_prepared
-        told = self._prepared.get(peer)
-        return told is not None and told.plan == self._plan.plan
+        return peer in self._prepared and self._prepared[peer].plan == self._plan.plan
 
     def _finish_if_all_are_prepared(self) -> None:
         plan = self._plan
-        if plan is None or self.phase is not Phase.RUN:
-            return
-        if not all(self._is_prepared(peer) for peer in self.view):
+        are_all = all(map(self._is_prepared, self.view))
+        if plan is None or self.phase is not Phase.RUN or not are_all:
             return
         why, differ = fault(plan, self.self_id, self.view, self._prepared)
         if why:

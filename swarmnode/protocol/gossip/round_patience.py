@@ -24,6 +24,7 @@ Source: as of ``patience.py``; the second slowest in place of all, as a trimmed 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -58,6 +59,11 @@ class StageTimes:
     def note(self, stage: int, peer: PeerId, now: float) -> None:
         """A member has delivered something of a stage, 1 to 3."""
         self._arrivals[stage - 1].append((now, peer))
+
+    def prepared_at(self, n: int) -> float:
+        """Return when the last of most of ``n`` members was prepared; inf: not most are yet."""
+        prepared = self._arrivals[-1]
+        return prepared[-1][0] if 2 * (len(prepared) + 1) > n else math.inf
 
     @property
     def usual_s(self) -> float:

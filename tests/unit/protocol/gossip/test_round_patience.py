@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group_events import Begin
@@ -43,6 +45,17 @@ def test_a_sum_may_wait_for_a_share_elsewhere_before_its_maker_pays() -> None:
     assert list(times(shares_s=0.1, sums_s=1.0).held(GID, 1.0)) == []
     (held,) = times(shares_s=0.1, sums_s=1.5).held(GID, 1.0)
     assert held.peer == LATE
+
+
+def test_most_are_prepared_when_more_than_half_of_all_are_this_one_among_them() -> None:
+    found = StageTimes(since=10.0)
+    assert found.prepared_at(5) == math.inf
+    found.note(3, PEERS[1], 10.3)
+    assert found.prepared_at(5) == math.inf
+    found.note(3, PEERS[2], 10.4)
+    assert found.prepared_at(5) == 10.4
+    found.note(3, PEERS[3], 10.9)
+    assert found.prepared_at(5) == 10.9
 
 
 def test_a_stage_lasts_a_few_times_what_is_usual_between_two_bounds() -> None:
