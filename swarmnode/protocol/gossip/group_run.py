@@ -65,7 +65,7 @@ class Run:
         self._prepared: dict[PeerId, wire.Prepared] = {}
         self._shares_sent: set[tuple[PeerId, bytes, int]] = set()
         self._sums_sent: set[tuple[PeerId, bytes, int]] = set()
-        self._broadcast(self._enlist_message(wants_answer=True))
+        self._tell(self.view, self._enlist_message(wants_answer=True))
         self._close_roll_if_complete(now)
 
     # --- what happens --------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Run:
         """End it here; the others go on without this member."""
         if self.phase is Phase.OVER:
             return
-        self._broadcast(wire.Leave(self.gid, why[:_REASON_CHARACTERS_MAX]))
+        self._tell(self.view, wire.Leave(self.gid, why[:_REASON_CHARACTERS_MAX]))
         plan = self._plan
         self._end(Abort(self.gid, why, plan is not None and plan.is_prepared, differ))
 
@@ -184,25 +184,24 @@ class Run:
         return min(self._since + self.begin.stage_s * stage, since + self.begin.stage_s)
 
     def _lose_patience(self, now: float) -> None:
-        if self.phase is Phase.ENLIST:
-            if len(self._roll.came) < 2:
-                self.give_up("no other member came")
-            else:
-                # Without a lineage none is called: honest members come out of phase.
-                if self.begin.lineage is not None:
-                    self._note_held(self.waits_for, self._roll.waited_s(now))
-                self._adopt(self._roll.came, now)
-            return
         silent = self.waits_for
-        if silent:
-            self._note_held(silent, now - self._since)
+        if self.phase is Phase.ENLIST and len(self._roll.came) < 2:
+            self.give_up("no other member came")
+        elif silent:
+            self._charge(silent, now)
             self._adopt(set(self.view) - silent, now)
         else:
             self.give_up("timeout: this node is too slow itself")
 
-    def _note_held(self, peers: Collection[PeerId], held_s: float) -> None:
+    def _waited_s(self, now: float) -> float:
+        return self._roll.waited_s(now) if self.phase is Phase.ENLIST else now - self._since
+
+    def _charge(self, peers: Collection[PeerId], now: float) -> None:
         """Charge them for the wait, which is one wait whatever their number: each its part."""
-        self.effects += (HeldRound(self.gid, peer, held_s / len(peers)) for peer in sorted(peers))
+        if self.phase is Phase.ENLIST and self.begin.lineage is None:
+            return  # none is called: honest members come out of phase
+        held_s = self._waited_s(now) / len(peers)
+        self.effects += (HeldRound(self.gid, peer, held_s) for peer in sorted(peers))
 
     @property
     def waits_for(self) -> set[PeerId]:
@@ -272,6 +271,9 @@ class Run:
             return
         common = set(self.view) & theirs
         if self.phase is Phase.ENLIST or common != set(self.view):
+            silent = self.waits_for - theirs  # one of all loses patience first: all have waited
+            if silent and self._waited_s(now) >= self._phase_ends_at - now:
+                self._charge(silent, now)
             self._adopt(common, now)
         if self.phase is Phase.OVER or theirs != set(self.view):
             return
@@ -300,12 +302,12 @@ class Run:
         prepared = plan.contributors if plan is not None and plan.is_prepared else ()
         self._flush = wire.Flush(self.gid, self.view, prepared)
         self._flushes = {self.self_id: prepared}
-        self._broadcast(self._flush)
+        self._tell(self.view, self._flush)
         if len(self.view) == 1:
             self._agree(now)
 
     def _flush_message(self, *, wants_answer: bool = False) -> wire.Flush:
-        # What was said when the view was adopted: it binds until all have agreed.
+        # As when the view was adopted: it binds until all have agreed.
         return wire.Flush(self.gid, self._flush.view, self._flush.prepared, wants_answer)
 
     # --- what is averaged ------------------------------------------------------------------
@@ -491,9 +493,6 @@ class Run:
     def _send(self, peer: PeerId, message: wire.Message) -> None:
         if peer != self.self_id:
             self.effects.append(Send(peer, message))
-
-    def _broadcast(self, message: wire.Message) -> None:
-        self._tell(self.view, message)
 
     def _tell(self, peers: Iterable[PeerId], message: wire.Message) -> None:
         for peer in peers:
