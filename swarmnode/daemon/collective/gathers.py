@@ -177,9 +177,10 @@ class Gathers(Rounds):
         if gid not in self._running:  # the worker went away in this very moment
             self.messages.close(gid)
             return
+        now = self._env.monotonic()
         begin = events.Begin(
             gid,
-            self.patience.waited_for(members, self._self_id, self._env.monotonic()),
+            self.patience.waited_for(members, self._self_id, now),
             1,
             intent.weight,
             enlist_s,
@@ -190,6 +191,7 @@ class Gathers(Rounds):
             patience_s=self.patience.limit_s(transfer_s, 2 * self.call_s()),
             lineage=intent.lineage,
             attempt=attempt,
+            doubted=self.patience.doubted(members, now),
         )
         self.runs.begin(begin, cargo)
 

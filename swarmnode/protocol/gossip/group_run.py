@@ -46,12 +46,10 @@ class Run:
         self.phase = Phase.ENLIST
         self.outcome: Commit | Abort | None = None
         self.view: tuple[PeerId, ...] = tuple(sorted({*begin.members, self_id}))
-        self.views = 0
         self._roll = Roll(begin, self_id, now)
         self._gone: set[PeerId] = set()
-        self._since = now  # of the phase
         self._times = StageTimes(now)
-        self._resend_at = now + limits.GROUP_RESEND_S
+        self._since, self._resend_at = now, now + limits.GROUP_RESEND_S  # of the phase, of words
         self._flush = wire.Flush(self.gid, (), ())
         self._flushes: dict[PeerId, tuple[PeerId, ...]] = {}
         self._plan: Plan | None = None
@@ -60,7 +58,7 @@ class Run:
         self._shares: set[tuple[PeerId, int]] = set()
         self._agreed = dict(zip(begin.members, begin.weights, strict=bool(begin.weights)))
         self._weights = {self_id: begin.weight}
-        self._is_loaded = False
+        self.views, self._is_loaded = 0, False
         self._wants: dict[PeerId, wire.Want] = {}
         self._prepared: dict[PeerId, wire.Prepared] = {}
         self._shares_sent: set[tuple[PeerId, bytes, int]] = set()
@@ -200,7 +198,7 @@ class Run:
         """Charge them for the wait, which is one wait whatever their number: each its part."""
         if self.phase is Phase.ENLIST and self.begin.lineage is None:
             return  # none is called: honest members come out of phase
-        held_s = self._waited_s(now) / len(peers)
+        held_s = self._waited_s(now) / max(1, len(peers))
         self.effects += (HeldRound(self.gid, peer, held_s) for peer in sorted(peers))
 
     @property
@@ -269,11 +267,15 @@ class Run:
         if self.self_id not in theirs:
             self.lose(peer, now)  # it goes on without us, so we do without it
             return
-        common = set(self.view) & theirs
+        common, silent = set(self.view) & theirs, self.waits_for - theirs
+        if 2 * self._waited_s(now) < self._phase_ends_at - now:  # by other clocks and patience
+            silent.clear()
+        there = set(self.view) & self._roll.came - silent - self.begin.doubted
+        if peer in self.begin.doubted and there - common:
+            self.lose(peer, now)  # it is left out itself, and leaves out in turn who did so
+            return
         if self.phase is Phase.ENLIST or common != set(self.view):
-            silent = self.waits_for - theirs  # one of all loses patience first: all have waited
-            if silent and self._waited_s(now) >= self._phase_ends_at - now:
-                self._charge(silent, now)
+            self._charge(silent, now)  # one loses patience first, and all have waited
             self._adopt(common, now)
         if self.phase is Phase.OVER or theirs != set(self.view):
             return
@@ -328,8 +330,7 @@ class Run:
         if len(contributors) < 2:
             self.give_up("no other member is left")
             return
-        plan = plan_id(self.gid, contributors)
-        used = self._plan
+        plan, used = plan_id(self.gid, contributors), self._plan
         if used is None or used.plan != plan:
             if used is not None and used.is_prepared:
                 raise InvariantViolation("a mean that was prepared may not be given up")
