@@ -272,8 +272,7 @@ class Run:
             silent.clear()
         there = set(self.view) & self._roll.came - silent - self.begin.doubted
         if peer in self.begin.doubted and there - common:
-            self.lose(peer, now)  # it is left out itself, and leaves out in turn who did so
-            return
+            return  # another may say so as well, or this one is waited for, and pays
         if self.phase is Phase.ENLIST or common != set(self.view):
             self._charge(silent, now)  # one loses patience first, and all have waited
             self._adopt(common, now)
