@@ -172,7 +172,9 @@ class OwnChain:
         if problem:
             raise LocalProtocolError(problem)
         self._all = words
-        pending = self._pending or _Words()
+        pending, self._pending = self._pending, new
+        if pending is None:
+            return
         pending.add(update)
         if self._problem(pending):  # much was taken back while the disk was slow
             pending = _Words()

@@ -82,8 +82,8 @@ class Neighbour:
 
     def _note(self, author: PeerId, known: _Known) -> None:
         entries = self._known
-        entries.pop(author, None)
         entries[author] = known
+        entries.move_to_end(author)
         since = known.noted_at - limits.STATE_RESEND_S
         while entries[oldest := next(iter(entries))].noted_at < since or (
             len(entries) > _STATE_KNOWN_PER_NEIGHBOUR_MAX
@@ -91,6 +91,10 @@ class Neighbour:
             del entries[oldest]
 
 
+_TAGS = {
+    each: str(each.__struct_config__.tag)
+    for each in (wire.Summary, wire.Listing, wire.Want, wire.Push, wire.Proofs)
+}
 # Messages in answer to one message; a newcomer asks again until it has all.
 _STATE_PUSHES_PER_ANSWER_MAX = 8
 
@@ -203,12 +207,14 @@ class Courier:
 
     def answer_listing(self, peer: PeerId, message: wire.Listing, now: float) -> None:
         """Send what the other side lacks, ask for what we lack."""
-        theirs = {PeerId(head.peer): head for head in message.heads}
-        ours = {PeerId(head.peer): head for head in self._ledger.index.heads(message.prefix)}
+        theirs = {head.peer: head for head in message.heads}
+        index = self._ledger.index
+        differ = {h.peer for h in index.heads(message.prefix) if theirs.get(h.peer) != h}
+        differ.update(head.peer for head in message.heads if index.get(head.peer) != head)
         neighbour = self.neighbours[peer]
         send, wanted = [], []
-        for author in sorted(ours.keys() | theirs.keys()):
-            have = theirs.get(author) or Head(author, 0, 0, NO_HASH)
+        for author in map(PeerId, sorted(differ)):
+            have = theirs.get(author) or Head(bytes(author), 0, 0, NO_HASH)
             mine = self._ledger.head(author)
             if _version(have) > _version(mine):
                 wanted.append(author)
@@ -252,19 +258,21 @@ class Courier:
     def _push_fresh(self, now: float) -> None:
         fresh, self._fresh, self._push_at = self._fresh, [], None
         others = sorted(self.neighbours)
+        held = self._ledger.chains
+        ready = [(each, self._carried(each, now)) for each in fresh if each.actor.peer in held]
         for peer in self._rng.sample(others, min(limits.STATE_PUSH_FANOUT, len(others))):
             neighbour = self.neighbours[peer]
             batch: list[Carried] = []
             batch_bytes = 0
-            for opened in fresh:
+            for opened, carried in ready:
                 author, version = opened.actor.peer, opened.version
-                if neighbour.has(author, version) or author not in self._ledger.chains:
+                if neighbour.has(author, version):
                     continue
                 neighbour.note_sent(author, version, now)
                 if batch and batch_bytes + opened.size_bytes > limits.STATE_PUSH_BYTES_MAX:
                     self._send(peer, wire.Push(tuple(batch)))
                     batch, batch_bytes = [], 0
-                batch.append(self._carried(opened, now))
+                batch.append(carried)
                 batch_bytes += opened.size_bytes
             if batch:
                 self._send(peer, wire.Push(tuple(batch)))
@@ -274,7 +282,7 @@ class Courier:
         return Carried(opened.signed, max(0, int(now - heard_at)))
 
     def _send(self, peer: PeerId, message: wire.Message) -> None:
-        self.messages[str(message.__struct_config__.tag)] += 1
+        self.messages[_TAGS[type(message)]] += 1
         if isinstance(message, wire.Push):
             self.records_sent += len(message.records)
         self._outbox.append(Send(peer, message))
