@@ -53,6 +53,8 @@ from swarmnode.protocol.membership.table import (
 )
 from swarmnode.wire import swim as wire
 
+_ALIVE = MemberState.ALIVE  # a look at an enum's class is dear
+
 
 class SwimCore:
     """Sans-IO core of one node's failure detector; see the module for what it promises."""
@@ -151,7 +153,7 @@ class SwimCore:
 
     def live_members(self) -> tuple[PeerId, ...]:
         """Return members that may be partners, without ourselves: alive or suspect, in id order."""
-        return tuple(sorted(member.peer for member in self._table if member.is_live))
+        return self._table.live_ids()
 
     def members(self) -> tuple[PeerId, ...]:
         """Return all members that we know, also those gone, without ourselves."""
@@ -181,15 +183,19 @@ class SwimCore:
         self._recall_at = now + self._jittered(limits.SWIM_RECALL_S)
 
     def _next_due(self) -> float | None:
-        if self._probe_at is None or self._own.left is not None:
+        due, table, probe = self._probe_at, self._table, self._probe
+        if due is None or self._own.left is not None:
             return None
-        due = min(self._probe_at, self._sync_at, self._table.next_suspicion_end)
-        if self._table.has_dead:
+        if self._sync_at < due:
+            due = self._sync_at
+        if probe is not None and not probe.helpers_asked and probe.helpers_at < due:
+            due = probe.helpers_at
+        if table.suspects:
+            due = min(due, table.next_suspicion_end)
+        if table.has_dead:
             due = min(due, self._recall_at)
-        if self._probe is not None and not self._probe.helpers_asked:
-            due = min(due, self._probe.helpers_at)
-        for relay in self._relays.values():
-            due = min(due, relay.give_up_at)
+        if self._relays:
+            due = min(due, *(relay.give_up_at for relay in self._relays.values()))
         return due
 
     def _is_flooded(self, now: float) -> bool:
@@ -460,6 +466,8 @@ class SwimCore:
     def _news(self, peer: PeerId, besides: tuple[PeerId, ...] = ()) -> tuple[wire.Claim, ...]:
         """Return claims for a message to ``peer``: first whatever it must refute, then rumours."""
         first = self._doubt_about(peer)
+        if not len(self._rumours):
+            return first
         besides = (*besides, peer)
         room = limits.SWIM_NEWS_MAX - len(first) - 1
         subjects = self._rumours.take(room, self._table.n_live + 1, besides)
@@ -468,7 +476,7 @@ class SwimCore:
     def _doubt_about(self, peer: PeerId) -> tuple[wire.Claim, ...]:
         """Lifeguard's buddy system: a member in doubt learns it first."""
         member = self._table.get(peer)
-        if member is None or member.state in (MemberState.ALIVE, MemberState.LEFT):
+        if member is None or member.state is _ALIVE or member.state is MemberState.LEFT:
             return ()
         return (claim_of(member),)
 

@@ -91,6 +91,7 @@ class MemberTable:
         self._by_key: dict[bytes, Member] = {}
         self._overdue_from = math.inf  # no suspicion ends before this
         self._unmet: dict[PeerId, None] = {}  # live ones that never answered us
+        self._live_ids: tuple[PeerId, ...] | None = ()  # None: it has changed
 
     def __len__(self) -> int:
         return len(self._members)
@@ -104,6 +105,12 @@ class MemberTable:
     @property
     def n_live(self) -> int:
         return len(self._ring)
+
+    def live_ids(self) -> tuple[PeerId, ...]:
+        """Return the live members in id order; shells ask again and again, and few come or go."""
+        if self._live_ids is None:
+            self._live_ids = tuple(sorted(self._ring))
+        return self._live_ids
 
     @property
     def has_room_for_unmet(self) -> bool:
@@ -260,6 +267,7 @@ class MemberTable:
         """At a random place of the round, as the paper says, so that a joiner waits half of one."""
         place = self._rng.randrange(len(self._ring) + 1)
         self._ring.insert(place, member.peer)
+        self._live_ids = None
         self._live_sum += _summand(member.claim)
         if not member.has_answered:
             self._unmet[member.peer] = None
@@ -271,6 +279,7 @@ class MemberTable:
         self._unmet.pop(member.peer, None)
         place = self._ring.index(member.peer)
         del self._ring[place]
+        self._live_ids = None
         if place < self._next:
             self._next -= 1
 
