@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import math
 import random
 import struct
 from abc import ABC, abstractmethod
@@ -44,6 +45,7 @@ class Part(ABC):
 
     def __init__(self, node: Node, *, as_bytes: bool = False) -> None:
         self.node = node
+        self.wake_at = math.inf  # the world's: when its core is woken next
         self._as_bytes = as_bytes
 
     @abstractmethod
@@ -121,25 +123,24 @@ class World:
         self._make_signer = make_signer
         self._make_parts = make_parts
         self._by_peer: dict[PeerId, Node] = {}
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
-        self._wake_at: dict[Part, float] = {}
         self._hash = hashlib.blake2b(digest_size=16)
         self.at(_HOUSEKEEPING_S, self._keep_house)
 
     # --- time ---------------------------------------------------------------------------
 
-    def at(self, when: float, what: Callable[[], None]) -> None:
+    def at(self, when: float, what: Callable[..., None], *args: Any) -> None:
         """Let something happen; what is set for one time happens in the order of setting."""
         self._order += 1
-        heapq.heappush(self._heap, (when, self._order, what))
+        heapq.heappush(self._heap, (when, self._order, what, args))
 
     def run(self, until: float) -> None:
         """Let everything happen that is set for times up to ``until``."""
         heap = self._heap
         while heap and heap[0][0] <= until:
-            self.now, _, what = heapq.heappop(heap)
-            what()
+            self.now, _, what, args = heapq.heappop(heap)
+            what(*args)
         self.now = until
 
     # --- nodes --------------------------------------------------------------------------
@@ -167,7 +168,7 @@ class World:
         del self.up[node.number]
         self.network.detach(node.number)
         for part in node.parts.values():
-            self._wake_at.pop(part, None)
+            part.wake_at = math.inf
         node.parts = {}
         self.report(node, "kill")
 
@@ -184,7 +185,7 @@ class World:
             return
         delay_s = self.network.delay_s(source.number, node.number, self.now, **way)
         if delay_s is not None and node.is_up:
-            self.at(self.now + delay_s, lambda: self._deliver(source, node, service, message))
+            self.at(self.now + delay_s, self._deliver, source, node, service, message)
 
     def settle(self, part: Part, now: float) -> None:
         """Do what a core wants done, and wake it when it wants to be woken."""
@@ -192,9 +193,9 @@ class World:
         for effect in core.poll_effects():
             part.carry_out(effect, now)
         deadline = core.next_deadline()
-        if deadline is not None and deadline < self._wake_at.get(part, float("inf")):
-            self._wake_at[part] = deadline
-            self.at(max(deadline, now), lambda: self._wake(part, deadline))
+        if deadline is not None and deadline < part.wake_at:
+            part.wake_at = deadline
+            self.at(deadline if deadline > now else now, self._wake, part, deadline)
 
     def report(self, node: Node, what: str, *details: object) -> None:
         """Let something that a node did count in the digest."""
@@ -225,9 +226,9 @@ class World:
         self.settle(part, self.now)
 
     def _wake(self, part: Part, deadline: float) -> None:
-        if self._wake_at.get(part) != deadline:
+        if part.wake_at != deadline:
             return  # it died, or was woken earlier
-        del self._wake_at[part]
+        part.wake_at = math.inf
         part.core.handle_deadline(self.now)
         self.settle(part, self.now)
 
