@@ -97,9 +97,30 @@ class Node:
         """Where it says that it can be dialled: most know that behind a NAT they cannot."""
         return (self.place.address,) if self.place.claims_address else ()
 
-    def send(self, part: Part, target: PeerId, message: Any, **way: bool) -> None:
-        """Send a message to the same service of another node; ``way`` as in NetworkModel."""
-        self.world.send(self, part.service, target, part.pack(message), **way)
+    def send(
+        self,
+        part: Part,
+        target: PeerId,
+        message: Any,
+        *,
+        anew: bool = False,
+        by_relay: bool = False,
+        is_open: bool = False,
+    ) -> None:
+        """Put a message to the same service of another node on its way.
+
+        Whether it arrives is the network's business; NetworkModel says what the ways mean.
+        """
+        world = self.world
+        node = world.find(target)
+        if node is None:
+            return
+        now = world.now
+        delay_s = world.network.delay_s(
+            self.number, node.number, now, anew=anew, by_relay=by_relay, is_open=is_open
+        )
+        if delay_s is not None and node.is_up:
+            world.at(now + delay_s, world.deliver, self, node, part.service, part.pack(message))
 
 
 class World:
@@ -178,14 +199,9 @@ class World:
 
     # --- what parts use -----------------------------------------------------------------
 
-    def send(self, source: Node, service: str, target: PeerId, message: Any, **way: bool) -> None:
-        """Put a message on its way; whether it arrives is the network's business."""
-        node = self._by_peer.get(target)
-        if node is None:
-            return
-        delay_s = self.network.delay_s(source.number, node.number, self.now, **way)
-        if delay_s is not None and node.is_up:
-            self.at(self.now + delay_s, self._deliver, source, node, service, message)
+    def find(self, peer: PeerId) -> Node | None:
+        """Return the node with this id, up or not; None: there never was one."""
+        return self._by_peer.get(peer)
 
     def settle(self, part: Part, now: float) -> None:
         """Do what a core wants done, and wake it when it wants to be woken."""
@@ -211,9 +227,8 @@ class World:
         """Return a hash of everything that has happened so far."""
         return self._hash.copy().hexdigest()
 
-    # --- inside -------------------------------------------------------------------------
-
-    def _deliver(self, source: Node, target: Node, service: str, message: Any) -> None:
+    def deliver(self, source: Node, target: Node, service: str, message: Any) -> None:
+        """Let a message arrive."""
         part = target.parts.get(service)
         if part is None:  # the node died meanwhile, or does not offer this
             return
@@ -225,12 +240,19 @@ class World:
             self.violated("I3", target, f"an honest node's message was refused: {error}")
         self.settle(part, self.now)
 
+    # --- inside -------------------------------------------------------------------------
+
     def _wake(self, part: Part, deadline: float) -> None:
         if part.wake_at != deadline:
             return  # it died, or was woken earlier
         part.wake_at = math.inf
-        part.core.handle_deadline(self.now)
-        self.settle(part, self.now)
+        due, now = part.core.next_deadline(), self.now
+        if due is not None and due > now:  # what it was to be woken for has been settled
+            part.wake_at = due
+            self.at(due, self._wake, part, due)
+            return
+        part.core.handle_deadline(now)
+        self.settle(part, now)
 
     def _keep_house(self) -> None:
         self.network.close_idle(self.now)

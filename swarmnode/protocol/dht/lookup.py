@@ -231,8 +231,11 @@ class Lookup:
             if not self._has_room(contact):
                 return
             candidate = self._candidates[distance] = _Candidate(contact, distance, hops)
-        elif candidate.state is _NEW and hops < candidate.hops:
-            candidate.hops = hops
+        else:
+            if candidate.state is _NEW and hops < candidate.hops:
+                candidate.hops = hops
+            if len(self._paths) == 1:
+                return  # what any path knows, this one does
         known = path.known
         place = bisect_left(known, distance)
         if place == len(known) or known[place] != distance:
