@@ -46,7 +46,7 @@ class Part(ABC):
     def __init__(self, node: Node, *, as_bytes: bool = False) -> None:
         self.node = node
         self.wake_at = math.inf  # the world's: when its core is woken next
-        self._as_bytes = as_bytes
+        self.as_bytes = as_bytes
 
     @abstractmethod
     def start(self, now: float) -> None:
@@ -61,12 +61,12 @@ class Part(ABC):
         """Do one effect of the core."""
 
     def pack(self, message: Any) -> Any:
-        """Return what travels."""
-        return encode_record(message) if self._as_bytes else message
+        """Return the bytes that travel."""
+        return encode_record(message)
 
     def unpack(self, message: Any) -> Any:
-        """Return what arrived."""
-        return decode_record(message, self.message_type) if self._as_bytes else message
+        """Return the message that arrived as bytes."""
+        return decode_record(message, self.message_type)
 
     def feed(self, event: Any, now: float) -> None:
         """Give the core an event and do what follows."""
@@ -86,11 +86,10 @@ class Node:
     started_at: float
     is_up: bool = True
     parts: dict[str, Part] = field(default_factory=dict)
+    peer_id: PeerId = field(init=False)
 
-    @property
-    def peer_id(self) -> PeerId:
-        """The id of this node."""
-        return self.signer.peer_id
+    def __post_init__(self) -> None:
+        self.peer_id = self.signer.peer_id
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -120,7 +119,8 @@ class Node:
             self.number, node.number, now, anew=anew, by_relay=by_relay, is_open=is_open
         )
         if delay_s is not None and node.is_up:
-            world.at(now + delay_s, world.deliver, self, node, part.service, part.pack(message))
+            packed = part.pack(message) if part.as_bytes else message
+            world.at(now + delay_s, world.deliver, self, node, part.service, packed)
 
 
 class World:
@@ -147,6 +147,7 @@ class World:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
         self._hash = hashlib.blake2b(digest_size=16)
+        self._log = bytearray()  # what has happened since, not yet in the hash
         self.at(_HOUSEKEEPING_S, self._keep_house)
 
     # --- time ---------------------------------------------------------------------------
@@ -215,7 +216,7 @@ class World:
 
     def report(self, node: Node, what: str, *details: object) -> None:
         """Let something that a node did count in the digest."""
-        self._hash.update(f"{self.now!r} {node.number} {what} {details!r}\n".encode())
+        self._log += f"{self.now!r} {node.number} {what} {details!r}\n".encode()
 
     def violated(self, invariant: str, node: Node, what: str) -> None:
         """Note that a promise was broken."""
@@ -225,6 +226,7 @@ class World:
 
     def digest(self) -> str:
         """Return a hash of everything that has happened so far."""
+        self._hash_log()
         return self._hash.copy().hexdigest()
 
     def deliver(self, source: Node, target: Node, service: str, message: Any) -> None:
@@ -232,13 +234,16 @@ class World:
         part = target.parts.get(service)
         if part is None:  # the node died meanwhile, or does not offer this
             return
+        now = self.now
         self.deliveries += 1
-        self._hash.update(_DELIVERY.pack(self.now, source.number, target.number))
+        self._log += _DELIVERY.pack(now, source.number, target.number)
         try:
-            part.receive(source.peer_id, part.unpack(message), source.place.address, self.now)
+            if part.as_bytes:
+                message = part.unpack(message)
+            part.receive(source.peer_id, message, source.place.address, now)
         except RemoteProtocolError as error:
             self.violated("I3", target, f"an honest node's message was refused: {error}")
-        self.settle(part, self.now)
+        self.settle(part, now)
 
     # --- inside -------------------------------------------------------------------------
 
@@ -254,7 +259,12 @@ class World:
         part.core.handle_deadline(now)
         self.settle(part, now)
 
+    def _hash_log(self) -> None:
+        self._hash.update(self._log)
+        self._log.clear()
+
     def _keep_house(self) -> None:
+        self._hash_log()
         self.network.close_idle(self.now)
         self.at(self.now + _HOUSEKEEPING_S, self._keep_house)
 

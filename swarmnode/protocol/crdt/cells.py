@@ -121,7 +121,7 @@ class Cells(Generic[KeyT, ValueT]):
         """Join a state or a delta in; return the keys whose cells have changed."""
         changed: set[KeyT] = set()
         for actor, theirs in other._cells.items():
-            changed |= self._take(actor, theirs)
+            changed.update(self._take(actor, theirs))
         for actor, floor in other._floors.items():
             changed |= self._drop_removed(actor, floor, other._cells.get(actor, {}))
             self.settle(actor, floor)
@@ -208,12 +208,13 @@ class Cells(Generic[KeyT, ValueT]):
         floor = self._floors.get(actor, 0)
         mine = self._cells.setdefault(actor, {})
         changed: set[KeyT] = set()
+        is_further = self._is_further
         for key, cell in theirs.items():
             held = mine.get(key)
             if held is None:
                 if cell.sequence <= floor:
                     continue
-            elif not self._is_further(cell, held):
+            elif not is_further(cell, held):
                 continue
             mine[key] = cell
             if cell.value is None:

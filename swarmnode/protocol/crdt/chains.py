@@ -60,7 +60,10 @@ class Chain:
 
     def find(self, body: bytes) -> Opened | None:
         """Return the held record with these signed bytes: most that come in came before."""
-        return next((held for held in reversed(self.records) if held.signed.body == body), None)
+        for held in reversed(self.records):
+            if held.signed.body == body:
+                return held
+        return None
 
     def contradiction(self, opened: Opened) -> Opened | None:
         """Return a held record that its author cannot have signed beside this one."""
@@ -155,6 +158,11 @@ class OwnChain:
     def has_spoken(self) -> bool:
         """Whether there is anything that leases must be renewed for."""
         return self.sequence > 0
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether there is something to sign."""
+        return self._pending is not None
 
     def update(self, update: Update) -> None:
         """Say something.

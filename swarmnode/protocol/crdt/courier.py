@@ -64,12 +64,13 @@ class Neighbour:
 
     def note_received(self, author: PeerId, version: Version, now: float) -> None:
         """It sent us that record."""
-        if not self.has(author, version):
-            self._note(author, _Known(version, now, is_sent=False))
+        known = self._known.get(author)
+        if known is None or known.version < version:
+            self._note(author, _Known(version, now, False))  # noqa: FBT003
 
     def note_sent(self, author: PeerId, version: Version, now: float) -> None:
         """We send it that record."""
-        self._note(author, _Known(version, now, is_sent=True))
+        self._note(author, _Known(version, now, True))  # noqa: FBT003
 
     def may_ask(self, author: PeerId, version: Version, now: float) -> bool:
         """Whether to ask it for what follows ``version``: once in a while is enough."""
@@ -113,11 +114,11 @@ class Courier:
         self._fresh: list[Opened] = []
         self._push_at: float | None = None
         self._sync_at = math.inf
-        self._outbox: list[Send] = []
+        self.outbox: list[Send] = []  # to be taken
 
     def take(self) -> list[Send]:
         """Return what is to be sent, and forget it."""
-        outbox, self._outbox = self._outbox, []
+        outbox, self.outbox = self.outbox, []
         return outbox
 
     # --- time -------------------------------------------------------------------------------
@@ -285,7 +286,7 @@ class Courier:
         self.messages[_TAGS[type(message)]] += 1
         if isinstance(message, wire.Push):
             self.records_sent += len(message.records)
-        self._outbox.append(Send(peer, message))
+        self.outbox.append(Send(peer, message))
 
     def _interval_s(self) -> float:
         return limits.STATE_SYNC_INTERVAL_S * self._rng.uniform(0.75, 1.25)
