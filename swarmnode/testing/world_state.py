@@ -33,7 +33,8 @@ class Reader:
     def read(self, signed: Signed, swarm_id: bytes) -> Opened:
         """As ``open_record``: an opened record is never changed, so nodes may share it."""
         opened = self._opened.get(signed.signature)
-        if opened is None or opened.signed != signed or opened.record.swarm_id != swarm_id:
+        is_same = opened is not None and (opened.signed is signed or opened.signed == signed)
+        if opened is None or not is_same or opened.record.swarm_id != swarm_id:
             self._opened[signed.signature] = opened = open_record(signed, swarm_id)
         return opened
 
@@ -117,11 +118,11 @@ class StatePart(Part):
                 self._watch.check_record(self, record, is_own=sequence is not None)
                 if sequence is not None:
                     self.feed(events.Persisted(sequence), now)
+            case events.Changed():
+                pass
             case events.Ban() | events.Penalise() | events.KeyElsewhere():
                 what = f"honest members, and yet {effect!r:.200}"
                 self.node.world.violated("I3", self.node, what)
-            case events.Changed():
-                pass
 
     def session(self, peer: PeerId, *, is_open: bool) -> None:
         """A session with a peer opened, or is gone."""
