@@ -33,7 +33,7 @@ from swarmnode.net.carrier import Carrier
 from swarmnode.net.channel import Channel
 from swarmnode.net.handshake import Link
 from swarmnode.net.records import next_body_bytes
-from swarmnode.net.traffic import Traffic
+from swarmnode.net.traffic import Tally, Traffic
 from swarmnode.protocol.session.core import SessionCore
 from swarmnode.wire.session import GoodbyeCode
 
@@ -71,6 +71,7 @@ class Pump:
         self._writer = link.writer
         self._carrier = carrier
         self._traffic = traffic
+        self._tally = Tally(traffic)
         self._on_effects = on_effects
         self._on_lost = on_lost
         self._on_close = on_close
@@ -206,8 +207,8 @@ class Pump:
                 while True:
                     n_bytes = await reader.receive()
                     now = trio.current_time()
-                    self._traffic.down.spend(n_bytes, now)
                     reader.open_all(core, now)
+                    self._tally.received(n_bytes, reader.received_bytes, core, now)
                     self._writer.acknowledged(core.acknowledged_bytes)
                     self._on_effects()
                     self.flush()
@@ -243,5 +244,5 @@ class Pump:
         look_again_at = self._traffic.hold_back(self.core, now)
         sealed = self._writer.seal_next(self.core, now)
         if sealed is not None:
-            self._traffic.up.spend(len(sealed), now)
+            self._tally.sent(len(sealed), self.core, now)
         return sealed, look_again_at

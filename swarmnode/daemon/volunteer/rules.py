@@ -237,6 +237,7 @@ class Volunteer:
         self._changed = trio.Event()
         no_tensors = "" if verdict.may_carry_tensors else f"paused: {verdict.reason}"
         self.traffic.why_no_tensors = no_tensors
+        self.traffic.on_relaying("" if verdict.may_relay else verdict.sentence())
         if verdict.frees_memory:
             held.unload()
         else:
@@ -383,4 +384,5 @@ class Volunteer:
             quota_bytes=self.rules.quota_bytes or None,
             quota_used_bytes=self.readings.month_bytes if self.rules.quota_bytes else None,
             throttled_s=self.held_s() | {"upload": up.throttled_s, "download": down.throttled_s},
+            line_bytes={"upload": up.by_purpose(), "download": down.by_purpose()},
         )
