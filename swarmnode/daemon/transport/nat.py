@@ -135,7 +135,7 @@ class Nat:
             own_id=identity.peer_id,
             on_change=self._addresses_changed,
         )
-        self._stun = StunResponder()
+        self._stun = StunResponder(services.traffic.carried)
         ports = limits.RELAY_PORTS if config.role == "relay" else ()
         self._also_listen = tuple(f"*:{port}" for port in ports)
         add_probe_service(services, self._stun, self._host_of)
@@ -162,7 +162,9 @@ class Nat:
             nursery.start_soon(self.reach.run)
             nursery.start_soon(self._answer_stun, self._stun, f"*:{port}")
             for address in self._also_listen:
-                nursery.start_soon(self._answer_stun, StunResponder(), address)
+                nursery.start_soon(
+                    self._answer_stun, StunResponder(self._services.traffic.carried), address
+                )
             if self.config.port_mapping:
                 self.mapper = PortMapper(port, identity=self._identity, env=self._env)
                 nursery.start_soon(self.mapper.run)
@@ -186,6 +188,7 @@ class Nat:
             dialled_address=self._dialled_address,
             stun_servers=self.stun_servers,
             whys=self.whys,
+            traffic=self._services.traffic,
             env=self._env,
         )
 
