@@ -229,7 +229,8 @@ class Pump:
             if sealed is not None:
                 taken_s = await writer.send(sealed)
                 body_bytes_max = next_body_bytes(core.body_bytes_max, len(sealed), taken_s)
-                core.body_bytes_max = min(body_bytes_max, self._traffic.up.turn_bytes_max)
+                turn_bytes_max = self._traffic.up.turn_bytes_max(is_far=self._tally.way.is_far)
+                core.body_bytes_max = min(body_bytes_max, turn_bytes_max)
             elif self.is_closed:
                 return
             elif look_again_at == math.inf:  # mostly: a scope costs as much as a switch of tasks
@@ -241,7 +242,9 @@ class Pump:
     def _seal_next(self) -> tuple[memoryview | None, float]:
         """Seal what is due and may pass; also return when something that is held may."""
         now = trio.current_time()
-        look_again_at = self._traffic.hold_back(self.core, now)
+        way = self._tally.way
+        way.look(self._carrier.channel, now)
+        look_again_at = self._traffic.hold_back(self.core, now, is_far=way.is_far)
         sealed = self._writer.seal_next(self.core, now)
         if sealed is not None:
             self._tally.sent(len(sealed), self.core, now)

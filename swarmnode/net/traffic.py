@@ -16,9 +16,10 @@ import trio
 
 from swarmnode import limits
 from swarmnode.errors import Overloaded
+from swarmnode.net.channel import Channel
 from swarmnode.protocol.session.core import SessionCore
 from swarmnode.protocol.session.outgoing import HELD_PURPOSES
-from swarmnode.protocol.uplink import Line, Purpose, on_the_wire, receipts
+from swarmnode.protocol.uplink import Delays, Line, Purpose, on_the_wire, receipts
 
 # A peer that opens a stream for tensors while we owe the line more than this is sent elsewhere;
 # the first windows of a few streams are always allowed.
@@ -26,10 +27,40 @@ _TRAFFIC_DEBT_S = 2.0
 _TRAFFIC_DEBT_BYTES_MIN = limits.MIB
 
 
+# The kernel's smoothed round trip moves in about twice this time.
+_LOOK_S = 0.1
+
+
+class Way:
+    """One way on which this node sends, and whether it leads over the uplink."""
+
+    def __init__(self, line: Line) -> None:
+        self.is_far = False
+        self._line = line
+        self._look_at = 0.0
+        self._channel: Channel | None = None
+        self._arrived_bytes = 0
+
+    def look(self, channel: Channel | None, now: float) -> None:
+        """Ask the channel now and then; one that cannot tell is taken for near."""
+        if now < self._look_at or self._line.yielding is None:
+            return
+        self._look_at = now + _LOOK_S
+        delays = getattr(channel, "delays", None)
+        found: Delays | None = delays() if delays is not None else None
+        if found is None:
+            return
+        before = self._arrived_bytes if channel is self._channel else found.arrived_bytes
+        self._channel, self._arrived_bytes = channel, found.arrived_bytes
+        new = found._replace(arrived_bytes=found.arrived_bytes - before)
+        self.is_far = self._line.note(id(self), new, now)
+
+
 class Tally:
     """What one session was counted for, both ways; its channel may be a stream of another one."""
 
     def __init__(self, traffic: Traffic) -> None:
+        self.way = Way(traffic.up)
         self._traffic = traffic
         self._sent = [0 for _ in Purpose]
         self._received = [0 for _ in Purpose]
@@ -43,7 +74,8 @@ class Tally:
         new[Purpose.RELAYING] = 0
         most = max(HELD_PURPOSES, key=new.__getitem__)
         purpose = most if 2 * new[most] > own_bytes else Purpose.STATE
-        self._traffic.up.spend(on_the_wire(own_bytes), now, purpose)
+        up = self._traffic.up
+        up.spend(on_the_wire(own_bytes), now, purpose, is_far=self.way.is_far)
 
     def received(self, n_bytes: int, opened_bytes: int, core: SessionCore, now: float) -> None:
         """Count what came: ``n_bytes`` now, and ``opened_bytes`` of whole records so far."""
@@ -93,9 +125,11 @@ class Traffic:
         self.up.spend(sent_bytes, now)
         self.down.spend(received_bytes, now)
 
-    def hold_back(self, core: SessionCore, now: float) -> float:
+    def hold_back(self, core: SessionCore, now: float, *, is_far: bool) -> float:
         """Tell a session what it must keep back; return when to look again, if ever."""
-        look_again_at = self._hold_data(core, now) if self.up.is_limited else math.inf
+        look_again_at = math.inf
+        if self.up.is_limited:
+            look_again_at = self._hold_data(core, now, is_far=is_far)
         if self.down.rate_bytes_per_s:
             free_at = self.down.free_at(now)
             core.bulk_window_bytes = self.down.window_bytes
@@ -106,10 +140,13 @@ class Traffic:
                     self.down.note_wait(now, free_at)
         return look_again_at
 
-    def _hold_data(self, core: SessionCore, now: float) -> float:
+    def _hold_data(self, core: SessionCore, now: float, *, is_far: bool) -> float:
         look_again_at = math.inf
+        turn_bytes = self.up.turn_bytes_max(is_far=is_far)
+        core.body_bytes_max = min(core.body_bytes_max, turn_bytes)
         for purpose in HELD_PURPOSES:
-            free_at = self.up.free_at(now, purpose) if core.wants(purpose) else now
+            wants = core.wants(purpose)
+            free_at = self.up.free_at(now, purpose, is_far=is_far) if wants else now
             core.hold(purpose, is_held=free_at > now)
             if free_at > now:
                 look_again_at = min(look_again_at, free_at)

@@ -27,6 +27,7 @@ from swarmnode.net.relays.relay import INCOMING_SERVICE, LEG_SERVICE, RELAY_SERV
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
+from swarmnode.net.traffic import Way
 from swarmnode.protocol.relay import events
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.relay.core import RelayCore, RelayStatistics
@@ -264,8 +265,10 @@ class RelayService:
         # Memory comes page by page: most circuits carry a few pings for most of the time.
         buffer = memoryview(mmap.mmap(-1, limits.RELAY_PIECE_BYTES))
         up, down = self._traffic.up, self._traffic.down
-        while n_bytes := await source.receive_into(buffer[: up.turn_bytes_max]):
+        way = Way(up)
+        while n_bytes := await source.receive_into(buffer[: up.turn_bytes_max(is_far=True)]):
             now = trio.current_time()
+            way.look(sink, now)
             down.spend(on_the_wire(n_bytes), now, Purpose.RELAYING)
             up.spend(receipts(n_bytes), now, Purpose.RELAYING)
             if down.debt_s(now):

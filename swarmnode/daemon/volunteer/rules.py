@@ -28,6 +28,7 @@ from swarmnode.daemon.volunteer.machine import GpuUse, ProcessUse
 from swarmnode.env import Env
 from swarmnode.errors import Overloaded, StorageError
 from swarmnode.net.traffic import Traffic
+from swarmnode.protocol.uplink import Yielding
 from swarmnode.protocol.volunteer import Policy, Readings, Rules, Verdict
 from swarmnode.quantities import parse_bytes
 from swarmnode.schedule import parse_schedule
@@ -155,6 +156,7 @@ class Volunteer:
         self._looks = self._make_looks()
         traffic.up.limit(parse_bytes(config.upload))
         traffic.down.limit(parse_bytes(config.download))
+        traffic.up.yielding = Yielding() if config.upload_yields else None
 
     # --- life -----------------------------------------------------------------------------
 

@@ -228,13 +228,13 @@ class Shaper:
         """Whether another piece of any circuit may pass."""
         if not _is_free(self._total, now):
             return False
-        self._line_free_at = self._line.free_at(now, Purpose.RELAYING)
+        self._line_free_at = self._line.free_at(now, Purpose.RELAYING, is_far=True)
         return self._line_free_at <= now
 
     def _quantum_bytes(self, flow: Flow) -> int:
         """Return the bytes of a turn: on a thin line 256 KiB of one would silence all others."""
         largest_bytes = max((n_bytes for _side, n_bytes in flow.waiting), default=0)
-        return min(_QUANTUM_BYTES, max(self._line.turn_bytes_max, largest_bytes))
+        return min(_QUANTUM_BYTES, max(self._line.turn_bytes_max(is_far=True), largest_bytes))
 
     def _may_go_on(self, flow: Flow, now: float) -> bool:
         """Whether the flow whose turn it is may send its next piece, as far as it is concerned."""
@@ -257,7 +257,7 @@ class Shaper:
             self._ring.extend(back)
 
     def _spend(self, flow: Flow, n_bytes: int, now: float) -> None:
-        self._line.spend(on_the_wire(n_bytes), now, Purpose.RELAYING)
+        self._line.spend(on_the_wire(n_bytes), now, Purpose.RELAYING, is_far=True)
         for bucket in (self._total, flow.account.rate):
             if bucket is not None:
                 bucket.spend(n_bytes, now)

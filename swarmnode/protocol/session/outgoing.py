@@ -153,8 +153,10 @@ class Outgoing:
         used = self._take_control(head, now)
         if self._control_ring:  # the head is full; an OPEN must not come after its DATA
             return used, None
-        for ring, is_held in zip(self._data_rings, self._held, strict=True):
-            while ring and not is_held:
+        for number, ring in enumerate(self._data_rings):
+            while ring and not self._held[number]:
+                if number >= _N_URGENT_RINGS and used >= self.body_bytes_max:
+                    return used, None  # many small frames are no more than one turn
                 if len(head) - used <= FRAME_HEADER_BYTES + _CONTROL_FRAME_BYTES_MAX:
                     return used, None
                 used, body = self._take_data(ring, head, used)
