@@ -19,9 +19,10 @@ from swarmnode.net.paths import DIRECT_WORD
 from swarmnode.protocol.uplink import Delays
 
 # Linux, linux/tcp.h: of struct tcp_info the time since the last acknowledgement, the smoothed round
-# trip, the bytes that were acknowledged, and the shortest round trip of some minutes.
+# trip and how much it varies, the bytes that were acknowledged, and the shortest round trip of some
+# minutes. What varies is no queue of ours but a radio, or a machine that is busy.
 _TCP_INFO = getattr(socket, "TCP_INFO", 11)
-_TCP_INFO_PARTS = struct.Struct("=56xI8xI48xQ20xI")
+_TCP_INFO_PARTS = struct.Struct("=56xI8xII44xQ20xI")
 _TCP_INFO_BYTES = _TCP_INFO_PARTS.size
 _UNKNOWN_US = 2**32 - 1
 _SILENT_MS_MAX = 1000
@@ -104,12 +105,15 @@ class TcpChannel:
             return None
         try:
             info = self._socket.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_BYTES)
-            silent_ms, rtt_us, arrived_bytes, least_us = _TCP_INFO_PARTS.unpack_from(info)
+            silent_ms, rtt_us, varies_us, arrived_bytes, least_us = _TCP_INFO_PARTS.unpack_from(
+                info
+            )
         except (OSError, struct.error):
             return None
         if silent_ms > _SILENT_MS_MAX or least_us == _UNKNOWN_US:
             return None
-        return Delays(rtt_us / 1e6, least_us / 1e6, arrived_bytes)
+        steady_us = max(least_us, rtt_us - varies_us)
+        return Delays(steady_us / 1e6, least_us / 1e6, arrived_bytes)
 
     def detach(self) -> socket.socket:
         """Give the socket away; for this channel it is as if it had been closed.
