@@ -28,9 +28,9 @@ from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.net.traffic import Way
-from swarmnode.protocol.relay import events
+from swarmnode.protocol.relay import RelayStatistics, events
 from swarmnode.protocol.relay.accounts import Quota
-from swarmnode.protocol.relay.core import RelayCore, RelayStatistics
+from swarmnode.protocol.relay.core import RelayCore
 from swarmnode.protocol.uplink import Purpose, on_the_wire, receipts
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.connect.relay import (
@@ -96,8 +96,8 @@ class RelayService:
         self._passed: dict[tuple[int, int], trio.Event] = {}
         self._tasks = Tasks()
         self._n_unsorted = 0
-        services.add_request(RELAY_SERVICE, self._answer)
-        services.add_stream(LEG_SERVICE, self._serve_stream)
+        services.add_request(RELAY_SERVICE, self.answer)
+        services.add_stream(LEG_SERVICE, self.serve_stream)
         self._traffic.on_relaying = lambda why_not: self._driver.feed(events.Allowed(why_not))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -116,7 +116,8 @@ class RelayService:
 
     # --- what peers ask -------------------------------------------------------------------
 
-    async def _answer(self, peer: PeerId, payload: bytes) -> bytes:
+    async def answer(self, peer: PeerId, payload: bytes) -> bytes:
+        """Answer a question of a peer; see ``wire/connect/relay.py``. Raises Refused."""
         if not self._tasks.are_open:
             raise Refused("this node relays nothing now")
         question: Question = decode_record(payload, Question)  # type: ignore[arg-type]
@@ -161,7 +162,8 @@ class RelayService:
             self._n_unsorted -= 1
         await self._attach(channel, token, None)
 
-    async def _serve_stream(self, session: Session, stream: Stream) -> None:
+    async def serve_stream(self, session: Session, stream: Stream) -> None:
+        """Take a stream as a leg, until it is over. Raises as :meth:`serve_leg`."""
         channel = StreamChannel(stream, f"a stream of {session.peer.short}")
         await self._attach(channel, await _receive_token(channel, b""), session.peer)
 

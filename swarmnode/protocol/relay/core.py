@@ -28,7 +28,7 @@ from typing import Literal
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.blobs.bucket import TokenBucket
-from swarmnode.protocol.relay import events
+from swarmnode.protocol.relay import RelayStatistics, events
 from swarmnode.protocol.relay.accounts import (
     Account,
     Accounts,
@@ -53,18 +53,6 @@ _RELAY_CONNECTS_ALL_PER_S = 16.0
 RELAY_CONNECTS_ALL_BURST = 128
 
 _RETRY_S_MAX = 7 * 86_400
-
-
-@dataclass(frozen=True, slots=True)
-class RelayStatistics:
-    """Counters and what there is just now."""
-
-    reservations: int
-    circuits_open: int
-    accounts: int
-    circuits_total: int
-    refused_total: dict[str, int]
-    relayed_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
