@@ -38,6 +38,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 _STUN_RECEIVE_BATCH = 32
 
 PROBE_SERVICE = "stun-probe/1"
+_HEADER_BYTES = 28  # IPv4 and UDP
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 -- a public service of the node
 # struct in_pktinfo: interface, our address, the datagram's destination.
 _PKTINFO = struct.Struct("=i4s4s")
@@ -45,9 +46,13 @@ _IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
 
 
 class StunResponder:
-    """Answers strangers where their questions come from, on two ports."""
+    """Answers strangers where their questions come from, on two ports.
 
-    def __init__(self) -> None:
+    ``on_carried`` hears what that takes of the line: bytes that were sent, bytes that came.
+    """
+
+    def __init__(self, on_carried: Callable[[int, int], None] = lambda *_: None) -> None:
+        self._on_carried = on_carried
         self._server = StunServer()
         self._main: socket.socket | None = None
 
@@ -83,9 +88,10 @@ class StunResponder:
         if not self._server.admits(host, trio.current_time()):
             raise Overloaded(f"too many probes to {host}: ask again in a second")
         try:
-            self._main.sendto(encode_indication(Indication(transaction)), (host, port))
+            sent = self._main.sendto(encode_indication(Indication(transaction)), (host, port))
         except OSError as error:
             raise Refused(f"cannot send to {host}: {error.strerror}") from error
+        self._on_carried(sent + _HEADER_BYTES, 0)
 
     def statistics(self) -> StunStatistics:
         """Return a frozen record of counters."""
@@ -100,12 +106,14 @@ class StunResponder:
                     data, ancillary, _, source = sock.recvmsg(limits.STUN_BYTES_MAX + 1, 64)
                 except OSError:
                     break  # nothing more, or an error of an earlier answer: reading cleared it
+                self._on_carried(0, len(data) + _HEADER_BYTES)
                 now = trio.current_time()
                 reply = self._server.answer(data, Endpoint(*source), now, other_port=other_port)
                 if reply is not None:
                     with suppress(OSError):  # a full queue, no route: the question comes again
                         sender = other if reply.from_other_port else sock
                         sender.sendmsg([reply.data], _same_source(ancillary), 0, source)
+                        self._on_carried(len(reply.data) + _HEADER_BYTES, 0)
 
     def _forget(self) -> None:
         self._main = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+import struct
+import sys
 from collections.abc import Awaitable, Callable
 
 import trio
@@ -14,6 +16,16 @@ from swarmnode.errors import ChannelBroken, ChannelClosed, ConfigError, DialFail
 from swarmnode.net.accept import run_accepted
 from swarmnode.net.channel import ChannelHandler
 from swarmnode.net.paths import DIRECT_WORD
+from swarmnode.protocol.uplink import Delays
+
+# Linux, linux/tcp.h: of struct tcp_info the time since the last acknowledgement, the smoothed round
+# trip and how much it varies, the bytes that were acknowledged, and the shortest round trip of some
+# minutes. What varies is no queue of ours but a radio, or a machine that is busy.
+_TCP_INFO = getattr(socket, "TCP_INFO", 11)
+_TCP_INFO_PARTS = struct.Struct("=56xI8xII44xQ20xI")
+_TCP_INFO_BYTES = _TCP_INFO_PARTS.size
+_UNKNOWN_US = 2**32 - 1
+_SILENT_MS_MAX = 1000
 
 # At 50 ms and 0.5 % loss BBR moves 38 times what cubic does.
 CONGESTION_CONTROL = b"bbr"
@@ -86,6 +98,22 @@ class TcpChannel:
         except OSError as error:
             raise self._translate(error) from error
         return host, port
+
+    def delays(self) -> Delays | None:
+        """Return what TCP has measured; None: not of late, or this system does not tell."""
+        if sys.platform != "linux":
+            return None
+        try:
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_BYTES)
+            silent_ms, rtt_us, varies_us, arrived_bytes, least_us = _TCP_INFO_PARTS.unpack_from(
+                info
+            )
+        except (OSError, struct.error):
+            return None
+        if silent_ms > _SILENT_MS_MAX or least_us == _UNKNOWN_US:
+            return None
+        steady_us = max(least_us, rtt_us - varies_us)
+        return Delays(steady_us / 1e6, least_us / 1e6, arrived_bytes)
 
     def detach(self) -> socket.socket:
         """Give the socket away; for this channel it is as if it had been closed.

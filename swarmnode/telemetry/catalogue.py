@@ -37,6 +37,7 @@ from swarmnode.telemetry.metrics import (
     PLANES,
     PROCESSES,
     PULL_RESULTS,
+    PURPOSES,
     REFUSED_KINDS,
     RELAY_REFUSALS,
     SEEN_OF_PEERS,
@@ -212,6 +213,12 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "throttled_seconds_total",
         "Time held back or paused for a limit, by the limit.",
         Label("reason", THROTTLES),
+    ),
+    _counter(
+        "line_bytes_total",
+        "Bytes over the line, headers of TCP and IP included, by what they were for.",
+        Label("direction", LINE_DIRECTIONS),
+        Label("purpose", PURPOSES),
     ),
     # --- peers and connections -------------------------------------------------------------------
     _gauge(

@@ -191,6 +191,7 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
             f" {answer['payloads_refused']} payloads refused",
         ),
         ("traffic", f"{sent / 1e6:.1f} MB sent, {received / 1e6:.1f} MB received"),
+        ("line", f"sent {_purposes(answer['line_sent_bytes'])}"),
         ("given", _given(answer["totals"])),
         ("snapshot", f"step {answer['snapshot_step']}" if answer["snapshot_path"] else "none yet"),
         (
@@ -210,6 +211,11 @@ def _recipe_line(answer: dict[str, Any]) -> list[tuple[str, str]]:
         return [("recipe", f"{factor}, no end yet")]
     share = min(1.0, answer["swarm_tokens"] / target)
     return [("recipe", f"{factor}, {share:.1%} of {target:,} tokens")]
+
+
+def _purposes(line_bytes: dict[str, int]) -> str:
+    """What the line carried, by what it was for."""
+    return ", ".join(f"{name} {n / 1e6:.1f} MB" for name, n in line_bytes.items())
 
 
 def _given(totals: dict[str, Any]) -> str:

@@ -125,6 +125,9 @@ def _limits(readings: Readings, view: NodeView) -> None:
     readings.set("quota_bytes", held.quota_bytes)
     readings.set("quota_used_bytes", held.quota_used_bytes)
     readings.each("throttled_seconds_total", held.throttled_s)
+    for direction, purposes in held.line_bytes.items():
+        for purpose, n_bytes in purposes.items():
+            readings.set("line_bytes_total", n_bytes, direction, purpose)
 
 
 def _network(readings: Readings, view: NodeView) -> None:

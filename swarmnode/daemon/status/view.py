@@ -99,6 +99,9 @@ class NodeStatus(msgspec.Struct, frozen=True):
     totals: TotalsView  # what this node gave, over all its lives
     target_tokens: int = 0  # of the whole swarm; 0: it has no end
     lr_factor: float | None = None  # of the task's learning rate, now; None: no recipe
+    # What left and came over the line, with all headers, by what it was for: relayed bytes too.
+    line_sent_bytes: dict[str, int] = {}
+    line_received_bytes: dict[str, int] = {}
 
 
 class NodeView:
@@ -245,6 +248,8 @@ class NodeView:
             totals=node.totals.shown(self.given()),
             target_tokens=swarm.target_tokens,
             lr_factor=swarm.lr_factor,
+            line_sent_bytes=node.volunteer.traffic.up.by_purpose(),
+            line_received_bytes=node.volunteer.traffic.down.by_purpose(),
         )
 
     def given(self) -> Given:

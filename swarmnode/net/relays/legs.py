@@ -16,6 +16,8 @@ from swarmnode.errors import ChannelBroken, ChannelClosed, SwarmNodeError, Trans
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
 from swarmnode.net.stream import Stream
+from swarmnode.net.tcp import TcpChannel
+from swarmnode.protocol.uplink import Delays
 
 
 class StreamChannel:
@@ -94,6 +96,10 @@ class RelayedChannel:
     def description(self) -> str:
         """``relay:PEER@HOST:PORT``."""
         return self._description
+
+    def delays(self) -> Delays | None:
+        """Return those of the way to the relay: what leaves this machine goes there."""
+        return self._leg.delays() if isinstance(self._leg, TcpChannel) else None
 
     async def send_all(self, data: memoryview) -> None:
         """Send every byte."""

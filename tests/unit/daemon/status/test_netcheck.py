@@ -19,8 +19,8 @@ from swarmnode.processes.client import ControlClient
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability
 from swarmnode.protocol.nat.stun import Endpoint
+from swarmnode.protocol.relay import RelayStatistics
 from swarmnode.protocol.relay.accounts import Quota
-from swarmnode.protocol.relay.core import RelayStatistics
 
 PUBLIC = "11.11.11.100"
 NONE, ADDRESS, PORT, UNKNOWN = Dependence
