@@ -5,8 +5,9 @@
     holders() --> a link each: dial, query, requests out, answers in
     answer --> hash, write (thread) --ChunkArrived--> core --Store--> ChunkStored --> core
 
-Two chunks that wait share a visit to a thread: hashing both takes little longer than one. So a
-visit takes as many as that, and a further one begins at once only for two more.
+Chunks that wait share a visit to a thread: hashing two takes little longer than one. A visit ends
+when none waits, and a further one begins beside it only for as many as one takes at once: more
+threads find single chunks, and take turns on the processor with the task that decrypts.
 
 The manifest comes from the disk, if this blob was begun before, or else from the first holder
 that has it; it is checked against the name either way. Two nurseries, one inside the other: links
@@ -77,7 +78,7 @@ class _TooLarge(Refused):
     """The blob is, whichever holder says so: unlike other refusals it ends the fetch."""
 
 
-_CHUNKS_PER_VISIT = 2  # leaf_hashes takes two at once; what comes meanwhile is the next two
+_CHUNKS_PER_VISIT = 4  # two pairs for leaf_hashes; a fetch reports its progress after each visit
 
 
 @dataclass(frozen=True)
