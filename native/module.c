@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "sn_codec.h"
+#include "sn_sha256.h"
 
 /* Payloads at once: GROUP_MEMBERS_MAX of swarmnode/limits. */
 enum { SN_SHARES_MAX = 64 };
@@ -424,6 +425,34 @@ static PyObject *py_products(PyObject *module, PyObject *args)
     return result;
 }
 
+static PyObject *py_sha256_two(PyObject *module, PyObject *args)
+{
+    (void)module;
+    unsigned char first;
+    Py_buffer messages[2];
+    if (!PyArg_ParseTuple(args, "by*y*:sha256_two", &first, &messages[0], &messages[1])) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    if (messages[0].len != messages[1].len) {
+        PyErr_Format(PyExc_ValueError, "expected two messages of one size, got %zd and %zd bytes",
+                     messages[0].len, messages[1].len);
+    } else if (!sn_sha256_is_there()) {
+        result = Py_NewRef(Py_None);
+    } else {
+        uint8_t digests[2][SN_SHA256_BYTES];
+        const uint8_t *const both[2] = {messages[0].buf, messages[1].buf};
+        Py_BEGIN_ALLOW_THREADS
+        sn_sha256_two(first, both, (size_t)messages[0].len, digests);
+        Py_END_ALLOW_THREADS
+        result = Py_BuildValue("(y#y#)", digests[0], (Py_ssize_t)SN_SHA256_BYTES, digests[1],
+                               (Py_ssize_t)SN_SHA256_BYTES);
+    }
+    PyBuffer_Release(&messages[0]);
+    PyBuffer_Release(&messages[1]);
+    return result;
+}
+
 static PyMethodDef methods[] = {
     {"isas", py_isas, METH_NOARGS, "isas() -> names of what this machine runs, best first"},
     {"encode", py_encode, METH_VARARGS,
@@ -448,6 +477,9 @@ static PyMethodDef methods[] = {
      "first block that is not finite, or -1)"},
     {"products", py_products, METH_VARARGS,
      "products(isa, codec, n_kept, payloads, n_elems, gram) -> verdict; adds to the upper triangle"},
+    {"sha256_two", py_sha256_two, METH_VARARGS,
+     "sha256_two(first, message, message) -> their two digests, each behind the byte first; None: "
+     "the processor has no instructions for it"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 # Those that came last. Without this look, what an older extension lacks is noticed when a peer's
 # payload is measured: each one is refused then, and the swarm trains without ever exchanging.
-_NEWEST = ("measure_payload", "mean", "products")
+_NEWEST = ("measure_payload", "mean", "products", "sha256_two")
 _lacking = [name for name in _NEWEST if not hasattr(_native, name)]
 if _lacking:
     raise ImportError(f"it is older than this swarmnode, and lacks {', '.join(_lacking)}")
+
+sha256_two = _native.sha256_two
 
 
 @dataclass(frozen=True, slots=True)
