@@ -3,7 +3,8 @@
 Two processes run a whole node each: TLS session over loopback TCP, peer book,
 exchange core, codec, commit. Only the worker is replaced, by one that intents
 again soon after the last exchange was applied and lends the same vector at once,
-so that nothing but the exchange is measured.
+so that nothing but the exchange is measured. Afterwards the same processes all-reduce
+as many float32 with gloo, if torch is installed: both meet the same machine.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ import trio
 from swarmnode.bench.kit import write_manifest
 from swarmnode.bench.member import (
     BenchWorker,
+    Gloo,
     Vector,
     own_cpu_s,
     run_member,
@@ -62,6 +66,12 @@ def format_exchange_bench(result: dict[str, Any]) -> str:
         f" {wall_s * 1e3:.1f} ms median, {result['cpu_s'] * 1e3:.0f} ms CPU on both sides,"
         f" {result['bytes_sent'] / 1e6:.1f} MB sent by each, error {result['rel_error']:.2e}",
     ]
+    if result["gloo_s_p50"] is not None:
+        gloo_s = result["gloo_s_p50"]
+        lines.append(
+            f"  gloo, float32: {gloo_s * 1e3:.1f} ms median, {result['gloo_cpu_s'] * 1e3:.0f} ms"
+            f" CPU; it takes {gloo_s / wall_s:.2f} times as long"
+        )
     for name, seconds in result["phases"].items():
         lines.append(f"  {name:<16} {seconds * 1e3:7.1f} ms  {seconds / wall_s:6.1%}")
     return "\n".join(lines)
@@ -84,6 +94,18 @@ def _summary(n_params: int, codec: str, results: list[dict[str, Any]]) -> dict[s
         "rel_error": max(result["rel_error"] for result in results),
         "exchanges": len(both),
         "phases": phases,
+        **_gloo_summary([result["gloo"] for result in results]),
+    }
+
+
+def _gloo_summary(sides: list[list[tuple[float, float]]]) -> dict[str, float | None]:
+    """Medians over the all-reduces of both sides; None where torch is missing."""
+    both = list(zip(*(side[_WARM_UP:] for side in sides), strict=True))
+    if not both:
+        return {"gloo_s_p50": None, "gloo_cpu_s": None}
+    return {
+        "gloo_s_p50": statistics.median(max(wall_s for wall_s, _ in pair) for pair in both),
+        "gloo_cpu_s": statistics.median(sum(cpu_s for _, cpu_s in pair) for pair in both),
     }
 
 
@@ -139,13 +161,32 @@ async def _run_side(folder: Path, n_params: int, exchanges: int, side: int) -> d
         (folder / f"done-{side}").touch()
         await wait_until((folder / f"done-{1 - side}").exists, _TOO_FEW, _DEADLINE_S)
     measured = exchanges - _WARM_UP
+    rel_error = _rel_error(worker, side, n_params)  # before gloo works in the worker's memory
     return {
         "took_s": [one.ended - one.started for one in _committed(finished)][:exchanges],
         "cpu_s": cpu_s / measured,
         "bytes_sent": totals.payload_sent_bytes // totals.committed,
-        "rel_error": _rel_error(worker, side, n_params),
+        "rel_error": rel_error,
         "phases": {name: (after[name] - before[name]) / measured for name in after},
+        "gloo": await trio.to_thread.run_sync(
+            _all_reduces, folder, side, worker.slot[0], exchanges
+        ),
     }
+
+
+def _all_reduces(folder: Path, side: int, values: Vector, count: int) -> list[tuple[float, float]]:
+    """Return how long each of ``count`` all-reduces took, and how much CPU time of this process."""
+    if find_spec("torch") is None:
+        return []
+    gloo = Gloo(folder, side, members=2)
+    room, taken = gloo.tensor(values), []
+    for _ in range(count):
+        gloo.all_say(True)
+        began_s, cpu_s = time.monotonic(), own_cpu_s()
+        gloo.add_up(room)
+        taken.append((time.monotonic() - began_s, own_cpu_s() - cpu_s))
+    gloo.leave()
+    return taken
 
 
 def _committed(finished: list[Finished]) -> list[Finished]:
