@@ -277,7 +277,7 @@ STATE_CLOCK_LOOK_S = 10.0
 STATE_CLOCK_SET_S = 60.0
 # Each costs one small message where two peers agree, and a partition heals within a few.
 STATE_SYNC_INTERVAL_S = 10.0
-# Each hears a rumour 3.4 times, and one of eighty does not: the digests find those. Told to six, one
+# Each hears a rumour 3.4 times, and one of eighty does not: digests find those. Told to six, one
 # of a thousand does not, and each hears it five times.
 STATE_PUSH_FANOUT = 4
 # Fresh records of this time travel together.

@@ -66,11 +66,11 @@ class Neighbour:
         """It sent us that record."""
         known = self._known.get(author)
         if known is None or known.version < version:
-            self._note(author, _Known(version, now, False))  # noqa: FBT003
+            self._note(author, _Known(version, now, False))
 
     def note_sent(self, author: PeerId, version: Version, now: float) -> None:
         """We send it that record."""
-        self._note(author, _Known(version, now, True))  # noqa: FBT003
+        self._note(author, _Known(version, now, True))
 
     def may_ask(self, author: PeerId, version: Version, now: float) -> bool:
         """Whether to ask it for what follows ``version``: once in a while is enough."""
