@@ -60,6 +60,10 @@ PARTNER_SLOW_S = 60.0
 # Home routers fall over when a client opens many connections at once.
 DIALS_CONCURRENT_MAX = 8
 DIAL_DEADLINE_S = 10.0
+# Of that, for the name of a host: one name server is asked for 5 s before the next (resolv.conf).
+NAME_LOOKUP_S = 6.0
+# A node that no peer has answered for so long is alone, and says so; DIAL_DEADLINE_S and some.
+ALONE_ALARM_S = 15.0
 # ... besides those for sessions that have lost their channel, which must not wait for strangers.
 SEARCH_DIALS_CONCURRENT_MAX = 4
 # ... and never in step with each other.

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from swarmnode import limits
+from swarmnode.protocol.connectivity import STATES as CONNECTIVITIES
 from swarmnode.telemetry.metrics import (
     BLOB_DIRECTIONS,
     CODEC_PHASES,
@@ -253,6 +254,11 @@ FAMILIES: Final[tuple[Family, ...]] = (
         most=_METRICS_NEIGHBOURS_MAX,
     ),
     # --- NAT, relay ------------------------------------------------------------------------------
+    _gauge(
+        "connectivity",
+        "1 for how this node reaches others just now.",
+        Label("state", CONNECTIVITIES),
+    ),
     _gauge("nat", "1 for the kind of NAT that this node is behind.", Label("kind", NAT_KINDS)),
     _gauge(
         "reachable",

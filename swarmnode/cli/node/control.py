@@ -73,6 +73,8 @@ def peers(home: Path | None, as_json: bool) -> None:
                 plain(peer["version"]),
             )
         )
+        if peer["error"]:
+            click.echo(plain(f"{'':<17}not reached: {peer['error']}"))
 
 
 @click.command()
@@ -163,6 +165,7 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
             f" steps, {answer['swarm_tokens']:,} tokens",
         ),
         ("state", f"{answer['state']}: {answer['reason']}"),
+        ("line", f"{answer['connectivity']['state']}: {answer['connectivity']['why']}"),
         ("name", answer["node_name"]),
         ("peer", answer["peer"]),
         ("address", ", ".join(answer["addresses"]) or answer["address"]),

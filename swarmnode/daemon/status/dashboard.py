@@ -36,7 +36,6 @@ import trio
 from swarmnode import limits
 from swarmnode.config import HostPort
 from swarmnode.daemon.exchange.history import letters_of
-from swarmnode.daemon.status.overview import Overview, overview_of
 from swarmnode.daemon.status.phases import Member
 from swarmnode.daemon.status.view import Owned
 from swarmnode.env import Env
@@ -52,6 +51,7 @@ from swarmnode.net.web.routes import (
 )
 
 if TYPE_CHECKING:
+    from swarmnode.daemon.status.overview import Overview
     from swarmnode.dashboard.page import Page
 
 
@@ -209,6 +209,8 @@ class Dashboard:
 
     def overview(self) -> Overview:
         """Return what the node knows now, at most DASHBOARD_EVENT_S old."""
+        from swarmnode.daemon.status.overview import overview_of  # until a person looks
+
         now = self._node.env.monotonic()
         if self._overview is None or now >= self._overview[0] + limits.DASHBOARD_EVENT_S / 2:
             self._overview = (now, overview_of(self._node.view, now, self._node.env.wall()))
@@ -247,16 +249,17 @@ class Dashboard:
             self.history.add(self._sample())
 
     def _sample(self) -> Sample:
-        seen = self.overview()
+        now_s, view = self._node.env.monotonic(), self._node.view
+        seen = view.node_status(now_s)
         losses: Mapping[str, float] = {}
-        match self._node.view.membership:
+        match view.membership:
             case Member() as member:
                 losses = _losses(member)
         return Sample(
-            unix_s=seen.unix_s,
-            step=seen.node.step,
-            members=seen.members_alive,
-            own=seen.node.eval_loss,
+            unix_s=self._node.env.wall(),
+            step=seen.step,
+            members=seen.peers_alive + 1,
+            own=seen.eval_loss,
             swarm=seen.swarm_loss,
             peers=losses,
         )

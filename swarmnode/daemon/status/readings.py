@@ -152,6 +152,7 @@ def _network(readings: Readings, view: NodeView) -> None:
 def _nat(readings: Readings, view: NodeView) -> None:
     nat = view.node.nat()
     readings.one_of("nat", nat.kind)
+    readings.one_of("connectivity", view.connectivity(trio.current_time()).state)
     readings.one_of("reachable", nat.reachable)
     readings.one_of("port_mapping", nat.mapper)
     readings.set("relays_held", nat.relays_held)

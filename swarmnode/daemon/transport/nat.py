@@ -223,6 +223,7 @@ class Nat:
             reachable=self.reachable,
             mapper="none" if mapping is None else _MAPPERS[mapping.method],
             relays_held=len(self.relays.held),
+            relays_refusing=sum("says full:" in why for why in self.holder.refusals().values()),
             relay_reservations=relay.reservations,
             relay_circuits=relay.circuits_open,
             ways_total=dict(self._network.ways.tried),
@@ -246,7 +247,7 @@ class Nat:
         Raises:
             SwarmNodeError: nothing can be sent at all.
         """
-        servers = self._public_peers()[: limits.STUN_SERVERS_MAX]
+        servers = self.survey_servers()[: limits.STUN_SERVERS_MAX]
         if not servers:
             return None
         from swarmnode.net.nat_survey import survey_nat  # only a person asks, by `netcheck`
@@ -277,6 +278,10 @@ class Nat:
     def stun_servers(self) -> tuple[str, ...]:
         """Return HOST:PORT of peers that answer STUN."""
         return tuple(address for _, address in self._public_peers())
+
+    def survey_servers(self) -> list[tuple[PeerId, str]]:
+        """Return public peers that were dialled over IPv4, which is what NATs translate."""
+        return [each for each in self._public_peers() if not each[1].startswith("[")]
 
     def _public_peers(self) -> list[tuple[PeerId, str]]:
         """Return peers that we have dialled at a public address, and which."""

@@ -15,7 +15,7 @@ from tests.process.swarm.hostile_party import Setting, manifest_of
 
 pytestmark = pytest.mark.slow
 
-# In groups members that are slow hand in what they have: two processes with parts are, on two cores.
+# In groups slow members hand in what they have: two processes with parts are slow on two cores.
 GROUPS = Setting("streaming", (("every", 48), ("fragments", 2)), steps=0)
 # Torch twice, on a machine on which all tests run at once; idle it is seven seconds.
 BACK_S = 60.0
