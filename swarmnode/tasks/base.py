@@ -95,6 +95,10 @@ class Task(ABC):
             of them has alone. Where memory is short, a batch is then trained in parts, and the
             gradient is the same. False: it is not, as with contrastive losses or BatchNorm, or
             a mean over examples of different weight; batches stay whole.
+
+    Attributes:
+        model_dir: a folder of this node with the model that training goes on from, where a task
+            has one; never part of the swarm.
     """
 
     name: ClassVar[str]
@@ -109,6 +113,7 @@ class Task(ABC):
     loss_is_mean: ClassVar[bool] = True
 
     config: Any  # narrowed to its own Config by each task
+    model_dir: str = ""
 
     def __init__(self, config: dict[str, Any], *, data_dir: str = "") -> None:
         """Check ``config``; ``data_dir`` is a folder of this node, never part of the swarm.

@@ -12,6 +12,7 @@ n-th document (``tasks/documents.py``), cut into windows side by side, a last sh
 from __future__ import annotations
 
 import random
+from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
@@ -30,7 +31,7 @@ from swarmnode.tasks.base import (
     Task,
     TaskConfig,
 )
-from swarmnode.tasks.documents import Documents, open_documents
+from swarmnode.tasks.documents import Documents, conversation, open_documents
 from swarmnode.tasks.language import (
     adamw,
     language_recipe,
@@ -117,62 +118,27 @@ def rotate(x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
     return turned
 
 
-class LlamaLM(Task):
-    """Next-token prediction; batches are int64 [batch, context + 1]."""
+class TokensTask(Task):
+    """Next-token prediction on documents; batches are int64 [batch, context + 1].
 
-    name = "llama-lm"
-    version = 1
+    Its settings name ``context`` and ``batch``, ``lr`` and ``weight_decay``, and the data as those
+    of ``LlamaLM`` do.
+    """
+
     exchange_every_steps = 32
 
-    class Config(TaskConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """The model, its batches, its learning rate, and its data.
+    @property
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer:
+        """What makes tokens of texts."""
 
-        ``dataset``, ``subset``, ``split``: a data set of the Hugging Face hub, streamed; empty:
-        `--data`, or the texts that come with Python. ``text_field``: where a record has its text.
-        ``held_out``: so many documents from the beginning are the probe, and not trained on.
-        """
-
-        vocabulary: PositiveInt = 256
-        dim: PositiveInt = 64
-        layers: PositiveInt = 2
-        heads: PositiveInt = 4
-        head_dim: PositiveInt = 16
-        hidden: PositiveInt = 176
-        context: PositiveInt = 64
-        batch: PositiveInt = 16
-        lr: PositiveFloat = 3e-3
-        weight_decay: float = 0.1
-        dataset: str = ""
-        subset: str = ""
-        split: str = "train"
-        text_field: str = "text"
-        held_out: PositiveInt = 16
-        probe_windows: PositiveInt = 32
-
-    config: Config
-
-    def __init__(self, config: dict[str, Any], *, data_dir: str = "") -> None:
-        super().__init__(config, data_dir=data_dir)
-        if self.config.head_dim % 2:
-            raise ConfigError(
-                f"task llama-lm: head_dim must be even, for positions, got {self.config.head_dim}"
-            )
+    def render(self, messages: list[dict[str, str]]) -> str:
+        """Return a conversation as one text; see ``tasks/documents.py``."""
+        return conversation(messages)
 
     @property
     def tokens_per_batch(self) -> int:
-        return self.config.batch * self.config.context
-
-    def build_model(self, seed: int) -> Llama:
-        del seed  # torch's generator has it
-        config = self.config
-        return Llama(
-            vocabulary=config.vocabulary,
-            dim=config.dim,
-            layers=config.layers,
-            heads=config.heads,
-            head_dim=config.head_dim,
-            hidden=config.hidden,
-        )
+        return int(self.config.batch * self.config.context)
 
     def build_optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
         return adamw(model, lr=self.config.lr, weight_decay=self.config.weight_decay)
@@ -229,13 +195,13 @@ class LlamaLM(Task):
     def generate(
         self, model: torch.nn.Module, prompt: str, n: int, *, temperature: float, seed: int
     ) -> str:
-        begun = self._tokenizer.encode(prompt) or [self._tokenizer.end]
+        begun = self.tokenizer.encode(prompt) or [self.tokenizer.end]
         context = self.config.context
         written = write_on(model, begun, n, context=context, temperature=temperature, seed=seed)
-        return self._tokenizer.decode(written)
+        return self.tokenizer.decode(written)
 
     def data_hash(self) -> str:
-        return self._documents.fingerprint(self._tokenizer.fingerprint)
+        return self._documents.fingerprint(self.tokenizer.fingerprint)
 
     # --- data ----------------------------------------------------------------------------
 
@@ -244,8 +210,8 @@ class LlamaLM(Task):
         context = self.config.context
         tokens: list[int] = []
         for text in texts:
-            tokens += self._tokenizer.encode(text)
-            tokens.append(self._tokenizer.end)
+            tokens += self.tokenizer.encode(text)
+            tokens.append(self.tokenizer.end)
             begin = 0
             while begin + context < len(tokens):
                 yield tokens[begin : begin + context + 1]
@@ -261,11 +227,8 @@ class LlamaLM(Task):
             subset=config.subset,
             split=config.split,
             text_field=config.text_field,
+            render=self.render,
         )
-
-    @cached_property
-    def _tokenizer(self) -> Tokenizer:
-        return find_tokenizer(self.data_dir, self.config.vocabulary)
 
     @cached_property
     def _probe(self) -> torch.Tensor:
@@ -278,6 +241,64 @@ class LlamaLM(Task):
 
     def _too_short(self) -> DataError:
         return DataError(
-            f"task llama-lm: expected documents of more than {self.config.context} tokens in all,"
-            f" besides {self.config.held_out} that are held out; add text, or set held_out"
+            f"task {self.name}: expected documents of more than {self.config.context} tokens in"
+            f" all, besides {self.config.held_out} that are held out; add text, or set held_out"
         )
+
+
+class LlamaLM(TokensTask):
+    """Next-token prediction by a Llama of our own."""
+
+    name = "llama-lm"
+    version = 1
+
+    class Config(TaskConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        """The model, its batches, its learning rate, and its data.
+
+        ``dataset``, ``subset``, ``split``: a data set of the Hugging Face hub, streamed; empty:
+        `--data`, or the texts that come with Python. ``text_field``: where a record has its text.
+        ``held_out``: so many documents from the beginning are the probe, and not trained on.
+        """
+
+        vocabulary: PositiveInt = 256
+        dim: PositiveInt = 64
+        layers: PositiveInt = 2
+        heads: PositiveInt = 4
+        head_dim: PositiveInt = 16
+        hidden: PositiveInt = 176
+        context: PositiveInt = 64
+        batch: PositiveInt = 16
+        lr: PositiveFloat = 3e-3
+        weight_decay: float = 0.1
+        dataset: str = ""
+        subset: str = ""
+        split: str = "train"
+        text_field: str = "text"
+        held_out: PositiveInt = 16
+        probe_windows: PositiveInt = 32
+
+    config: Config
+
+    def __init__(self, config: dict[str, Any], *, data_dir: str = "") -> None:
+        super().__init__(config, data_dir=data_dir)
+        if self.config.head_dim % 2:
+            raise ConfigError(
+                f"task llama-lm: head_dim must be even, for positions, got {self.config.head_dim}"
+            )
+
+    def build_model(self, seed: int) -> Llama:
+        del seed  # torch's generator has it
+        config = self.config
+        return Llama(
+            vocabulary=config.vocabulary,
+            dim=config.dim,
+            layers=config.layers,
+            heads=config.heads,
+            head_dim=config.head_dim,
+            hidden=config.hidden,
+        )
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Bytes, or what lies beside the data."""
+        return find_tokenizer(self.data_dir, self.config.vocabulary)

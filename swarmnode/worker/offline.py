@@ -13,6 +13,7 @@ output. A failure is ``{"failed": KIND, "message": LINE}`` and the exit status o
     evaluate MODEL...                          loss of each, of their mean, and their spread
     alone --task NAME --steps N                train one node with no peers, for comparison
     export SNAPSHOT FOLDER                     the weights alone, for other programs
+    fetch_model NAME[@REVISION]                a model of the hub, to its cache on this machine
     bench_snapshot --params N ...              steps with and without snapshots
     trial --task NAME ...                      what a step takes here, and what memory
 """
@@ -58,7 +59,12 @@ def describe(arguments: argparse.Namespace) -> Iterator[Json]:
     from swarmnode.worker.model.state import build_task
     from swarmnode.worker.tools.describe import build_untrained, describe_state, model_numel
 
-    task = build_task(arguments.task, _json_object(arguments.config), arguments.data_dir)
+    config = _json_object(arguments.config)
+    if arguments.pin_model:
+        from swarmnode.tasks.hub_lm import pinned  # of few swarms
+
+        config = pinned(config, Path(arguments.model_dir))
+    task = build_task(arguments.task, config, arguments.data_dir, model_dir=arguments.model_dir)
     if arguments.progress:
         numel = model_numel(task)
         size = "" if numel is None else f" of {numel:,} parameters"
@@ -134,7 +140,12 @@ def alone(arguments: argparse.Namespace) -> Iterator[Json]:
     from swarmnode.worker.runtime import thread_count
 
     torch.set_num_threads(thread_count())
-    task = build_task(arguments.task, _json_object(arguments.config), arguments.data_dir)
+    task = build_task(
+        arguments.task,
+        _json_object(arguments.config),
+        arguments.data_dir,
+        model_dir=arguments.model_dir,
+    )
     state = build_state(task, swarm_seed=arguments.swarm_seed, device=arguments.device)
     batches = state.batches(arguments.shard_seed)
     mean_loss = math.nan
@@ -161,6 +172,13 @@ def export(arguments: argparse.Namespace) -> Iterator[Json]:
         "layout_hash": about.layout_hash,
         "bytes": written.stat().st_size,
     }
+
+
+def fetch_model(arguments: argparse.Namespace) -> Iterator[Json]:
+    """Bring a model of the hub to this machine, but no code and no weights that can hold any."""
+    from swarmnode.tasks.hub_lm import fetch
+
+    yield fetch(arguments.name, arguments.revision)
 
 
 def bench_snapshot(arguments: argparse.Namespace) -> Iterator[Json]:
@@ -193,6 +211,7 @@ def trial(arguments: argparse.Namespace) -> Iterator[Json]:
         resume=False,
         device=arguments.device,
         data_dir=arguments.data_dir,
+        model_dir=arguments.model_dir,
         self_id=bytes(32),
     )
     yield try_steps(configure, steps_s=arguments.seconds)
@@ -202,7 +221,9 @@ def _state_for(about: Any, arguments: argparse.Namespace) -> Any:
     """Build the model that a file of weights describes."""
     from swarmnode.worker.model.state import build_state, build_task
 
-    task = build_task(about.task, about.task_config, arguments.data_dir)
+    task = build_task(
+        about.task, about.task_config, arguments.data_dir, model_dir=arguments.model_dir
+    )
     if task.version != about.task_version:
         raise SpecMismatch(
             f"task {task.name}: the weights are of version {about.task_version}, version "
@@ -238,6 +259,7 @@ def _parser() -> argparse.ArgumentParser:
         sub = verbs.add_parser(verb.__name__, help=verb.__doc__)
         sub.set_defaults(verb=verb)
         sub.add_argument("--data-dir", default="")
+        sub.add_argument("--model-dir", default="", help="what training goes on from")
         sub.add_argument("--device", default="auto")
         return sub
 
@@ -254,6 +276,7 @@ def _parser() -> argparse.ArgumentParser:
         elif verb is describe:
             sub.add_argument("--codec", default="Q8B64")
             sub.add_argument("--progress", action="store_true")
+            sub.add_argument("--pin-model", action="store_true", help="take the hashes of it")
             sub.add_argument("--topology", default="matching", help="a name, or a file of edges")
             sub.add_argument("--members", type=int, default=0, help="how many train at most")
             sub.add_argument("--own-data", action="store_true", help="each member has its own")
@@ -273,6 +296,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--optimizer", choices=("sgd", "adamw"), required=True)
     sub.add_argument("--rounds", type=int, required=True)
     sub.add_argument("--period", type=float, required=True, help="seconds")
+    sub = add(fetch_model)
+    sub.add_argument("name")
+    sub.add_argument("--revision", default="")
     sub = add(export)
     sub.add_argument("snapshot")
     sub.add_argument("folder")

@@ -276,9 +276,18 @@ class TrainState:
         return self.device.move(self.task.public_probe())
 
 
-def build_task(name: str, config: dict[str, Any], data_dir: str = "", *, source: str = "") -> Task:
+def build_task(
+    name: str,
+    config: dict[str, Any],
+    data_dir: str = "",
+    *,
+    model_dir: str = "",
+    source: str = "",
+) -> Task:
     """Return an instance of task ``name``; see ``load_task``. Raises ConfigError."""
-    return load_task(name, source=source)(config, data_dir=data_dir)
+    task = load_task(name, source=source)(config, data_dir=data_dir)
+    task.model_dir = model_dir
+    return task
 
 
 def build_state(
