@@ -6,7 +6,6 @@ A verb that takes a swarm calls its argument one of ``_ARGUMENTS``; nothing else
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ home_option = click.option(
     help="Everything this node owns [default: $SWARMNODE_HOME or the user's data folder].",
 )
 
-_HUB_NAME = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}")
 _ARGUMENTS = frozenset({"name", "names", "link", "swarm"})
 _NEW_NAMES = frozenset({"create"})  # verbs whose name must be none that there is
 
@@ -112,29 +110,6 @@ def check_data(data: Path | None, task: str = "") -> str:
 
         raise ConfigError(f"--data: expected a folder of {data_of(task)}, {data} is none")
     return str(data.absolute())
-
-
-def model_folder(model: str | None) -> tuple[str, str, str]:
-    """Return the folder of ``--model``, and the name and the revision that it has on the hub.
-
-    A name is fetched from the hub, to its cache on this machine, unless it is there.
-
-    Raises:
-        ConfigError: it is no folder and no name, or cannot be fetched.
-    """
-    if not model:
-        return "", "", ""
-    if Path(model).is_dir():
-        return str(Path(model).absolute()), "", ""
-    name, _, revision = model.partition("@")
-    if not _HUB_NAME.fullmatch(name):
-        raise ConfigError(
-            f"--model: expected a folder with a model, or its NAME/ON-THE-HUB, got {model!r}"
-        )
-    from swarmnode.processes.worker_tools import run_offline
-
-    found = run_offline("fetch_model", f"--revision={revision}", "--", name)
-    return found["folder"], name, found["revision"]
 
 
 def given(**flags: Any) -> dict[str, Any]:

@@ -242,6 +242,14 @@ class Task(ABC):
         del model, prompt, n, temperature, seed
         raise ConfigError(f"task {self.name} cannot generate; bytes-lm can")
 
+    def save_pretrained(self, model: torch.nn.Module, folder: str, *, adapter: bool) -> None:
+        """Write ``model`` and its tokenizer to ``folder``, for ``from_pretrained`` of transformers.
+
+        ``adapter``: what was trained alone, for peft, where that is an adapter. Raises ConfigError.
+        """
+        del model, folder, adapter
+        raise ConfigError(f"task {self.name}: transformers has no model like its own")
+
     def data_hash(self) -> str:
         """Return the hex SHA-256 of the data (and held-out split) that this node trains on."""
         return hashlib.sha256(f"{self.name}/{self.version}".encode()).hexdigest()

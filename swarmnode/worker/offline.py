@@ -61,7 +61,7 @@ def describe(arguments: argparse.Namespace) -> Iterator[Json]:
 
     config = _json_object(arguments.config)
     if arguments.pin_model:
-        from swarmnode.tasks.hub_lm import pinned  # of few swarms
+        from swarmnode.tasks.hub_files import pinned  # of few swarms
 
         config = pinned(config, Path(arguments.model_dir))
     task = build_task(arguments.task, config, arguments.data_dir, model_dir=arguments.model_dir)
@@ -91,7 +91,7 @@ def generate(arguments: argparse.Namespace) -> Iterator[Json]:
 
     path, tensors, about = restore.read_weights(Path(arguments.model))
     state = _state_for(about, arguments)
-    restore.load_weights(state, tensors, about, path)
+    restore.load_weights(state.model, state.arena.layout, tensors, about, path)
     state.model.eval()
     with torch.no_grad():
         text = state.task.generate(
@@ -116,7 +116,7 @@ def evaluate(arguments: argparse.Namespace) -> Iterator[Json]:
     for model in arguments.models:
         path, tensors, about = restore.read_weights(Path(model))
         state = state or _state_for(about, arguments)
-        restore.load_weights(state, tensors, about, path)
+        restore.load_weights(state.model, state.arena.layout, tensors, about, path)
         losses.append({"path": str(path), "step": about.step, "loss": _number(state.evaluate())})
         vectors.append(state.arena.flat.cpu().clone())
     assert state is not None, "the parser wants at least one model"
@@ -159,24 +159,34 @@ def alone(arguments: argparse.Namespace) -> Iterator[Json]:
 
 
 def export(arguments: argparse.Namespace) -> Iterator[Json]:
-    """Write the weights of a snapshot as ``model.safetensors``."""
+    """Write the weights of a snapshot as ``model.safetensors``, or as transformers has models."""
     from swarmnode.worker.snapshots import restore
+    from swarmnode.worker.tools.describe import build_untrained
 
-    _, tensors, about = restore.read_weights(Path(arguments.snapshot))
-    written = restore.export_weights(tensors, about, Path(arguments.folder))
+    path, tensors, about = restore.read_weights(Path(arguments.snapshot))
+    folder = Path(arguments.folder)
+    if arguments.format == "swarmnode":
+        restore.export_weights(tensors, about, folder)
+    else:
+        built = build_untrained(_task_of(about, arguments))
+        kept = restore.trained_weights(tensors)
+        restore.load_weights(built.model, built.arena.layout, kept, about, path)
+        built.save_pretrained(folder, adapter=arguments.format == "adapter")
     yield {
-        "path": str(written),
+        "path": str(folder),
         "task": about.task,
         "step": about.step,
         "tokens": about.tokens,
         "layout_hash": about.layout_hash,
-        "bytes": written.stat().st_size,
+        "losses": about.losses,
+        "format": arguments.format,
+        "bytes": sum(each.stat().st_size for each in folder.glob("*.safetensors")),
     }
 
 
 def fetch_model(arguments: argparse.Namespace) -> Iterator[Json]:
     """Bring a model of the hub to this machine, but no code and no weights that can hold any."""
-    from swarmnode.tasks.hub_lm import fetch
+    from swarmnode.tasks.hub_files import fetch
 
     yield fetch(arguments.name, arguments.revision)
 
@@ -219,7 +229,13 @@ def trial(arguments: argparse.Namespace) -> Iterator[Json]:
 
 def _state_for(about: Any, arguments: argparse.Namespace) -> Any:
     """Build the model that a file of weights describes."""
-    from swarmnode.worker.model.state import build_state, build_task
+    from swarmnode.worker.model.state import build_state
+
+    return build_state(_task_of(about, arguments), swarm_seed=0, device=arguments.device)
+
+
+def _task_of(about: Any, arguments: argparse.Namespace) -> Any:
+    from swarmnode.worker.model.state import build_task
 
     task = build_task(
         about.task, about.task_config, arguments.data_dir, model_dir=arguments.model_dir
@@ -229,7 +245,7 @@ def _state_for(about: Any, arguments: argparse.Namespace) -> Any:
             f"task {task.name}: the weights are of version {about.task_version}, version "
             f"{task.version} is installed here"
         )
-    return build_state(task, swarm_seed=0, device=arguments.device)
+    return task
 
 
 def _json_object(text: str) -> Json:
@@ -300,6 +316,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("name")
     sub.add_argument("--revision", default="")
     sub = add(export)
+    sub.add_argument(
+        "--format", choices=("swarmnode", "transformers", "adapter"), default="swarmnode"
+    )
     sub.add_argument("snapshot")
     sub.add_argument("folder")
     return parser

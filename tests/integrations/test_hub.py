@@ -16,7 +16,8 @@ from swarmnode.errors import ConfigError
 from swarmnode.ipc.spawn import worker_command, worker_environment
 from swarmnode.store.training_data import load_training_data
 from swarmnode.tasks.base import DataError
-from swarmnode.tasks.hub_lm import HubLM, pinned
+from swarmnode.tasks.hub_files import pinned
+from swarmnode.tasks.hub_lm import HubLM
 from swarmnode.worker.model.device import Device
 from swarmnode.worker.model.state import TrainState, build_state
 from swarmnode.worker.snapshots.atoms import weights

@@ -23,14 +23,13 @@ from swarmnode.cli.options import (
     codec_option,
     given,
     json_option,
-    model_folder,
     node_options,
 )
 from swarmnode.cli.swarm.recipe import lora_settings, make_recipe, parse_settings, recipe_words
 from swarmnode.config import NodeConfig, Paths, load_config
 from swarmnode.errors import ConfigError, Refused
 from swarmnode.memory import MainMemory, main_memory
-from swarmnode.processes.worker_tools import stream_offline
+from swarmnode.processes.worker_tools import model_folder, stream_offline
 from swarmnode.quantities import parse_count
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
 from swarmnode.wire.recipe import Recipe

@@ -30,7 +30,6 @@ from swarmnode.cli.options import (
     json_option,
     key_option,
     limit_options,
-    model_folder,
     network_options,
     node_options,
 )
@@ -96,7 +95,7 @@ def choose_data(
     known = TrainingData()
     if model is None or (data is None and not no_data):
         known = load_training_data(name, config.paths)
-    model_dir = known.model if model is None else model_folder(model)[0]
+    model_dir = known.model if model is None else _model_folder(model)
     if data is not None:
         return TrainingData(check_data(data), own_data, model_dir)
     if no_data:
@@ -107,6 +106,12 @@ def choose_data(
             " name the right one with --data FOLDER, or take the task's own data with --no-data"
         )
     return TrainingData(known.folder, own_data or known.is_own, model_dir)
+
+
+def _model_folder(model: str) -> str:
+    from swarmnode.processes.worker_tools import model_folder  # few swarms go on from a model
+
+    return model_folder(model)[0]
 
 
 @click.command()
