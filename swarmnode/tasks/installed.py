@@ -23,6 +23,7 @@ ENTRY_POINT_GROUP = "swarmnode.tasks"
 BUILT_IN = {
     "bytes-lm": "swarmnode.tasks.bytes_lm:BytesLM",
     "digits": "swarmnode.tasks.digits:Digits",
+    "hub-lm": "swarmnode.tasks.hub_lm:HubLM",
     "least-squares": "swarmnode.tasks.least_squares:LeastSquares",
     "llama-lm": "swarmnode.tasks.llama_lm:LlamaLM",
     "logistic": "swarmnode.tasks.logistic:Logistic",
@@ -32,6 +33,7 @@ BUILT_IN = {
 _TABLES = ".csv files whose rows are numbers and a label, the label last and no heading"
 _DATA = {
     "bytes-lm": "text files",
+    "hub-lm": "text files, .jsonl or .parquet",
     "least-squares": _TABLES,
     "llama-lm": "text files",
     "logistic": f"{_TABLES}, labels 0 and 1",
@@ -144,6 +146,20 @@ PRESETS = {
             "context": 1024,
             "batch": 16,
             "lr": 4e-4,
+        },
+    ),
+    # Rank and learning rate as usual since T. Dettmers et al., "QLoRA", 2023, section 4.
+    "lora-chat": Preset(
+        "hub-lm",
+        "adapters for a chat model that --model names, over conversations in .jsonl",
+        {
+            "lora_rank": 16,
+            "bf16": True,
+            "checkpointing": True,
+            "context": 1024,
+            "batch": 4,
+            "lr": 2e-4,
+            "text_field": "messages",
         },
     ),
 }
