@@ -99,9 +99,10 @@ class BenchWorker:
 
     pid = None
 
-    def __init__(self, values: Vector) -> None:
+    def __init__(self, values: Vector, slot: Vector | None = None) -> None:
+        """``slot``: where own views and room for others' lie, two rows; new ones unless given."""
         self.values = values
-        self.slot = np.zeros((2, values.size), np.float32)
+        self.slot = np.zeros((2, values.size), np.float32) if slot is None else slot
         self.started = trio.Event()
         self._round = 0
         self._send, self._receive = trio.open_memory_channel[FromWorker](8)
@@ -237,6 +238,18 @@ class Gloo:
     def leave(self) -> None:
         """End all connections."""
         self._torch.distributed.destroy_process_group()
+
+
+def own_memory_bytes() -> int:
+    """Return the memory that this process takes, what is mapped more than once counted once.
+
+    Where the system does not say: the most that it had, counted as often as it was mapped.
+    """
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def own_cpu_s() -> float:
