@@ -157,8 +157,8 @@ def find(known: Known) -> list[Finding]:
     """Return what is to be said, our own network first, then each peer."""
     if not known.has_nat:
         return [_loopback(known), *(_peer(known, peer) for peer in known.peers)]
-    topics = (_addresses, _nat, _udp, _carrier, _ipv6, _port_mapping, _hairpin, _reachable)
-    topics += (_relays, _relaying)
+    line = (_addresses, _nat, _udp, _carrier, _ipv6, _port_mapping, _hairpin, _reachable)
+    topics = (*line, _relays, _relaying)
     return [*(topic(known) for topic in topics), *(_peer(known, peer) for peer in known.peers)]
 
 
