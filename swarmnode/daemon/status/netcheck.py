@@ -29,8 +29,8 @@ from swarmnode.net.relays.address import is_relayed
 from swarmnode.net.tcp import format_address, parse_address
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability
-from swarmnode.protocol.relay import RelayStatistics
 from swarmnode.protocol.relay.accounts import Quota
+from swarmnode.protocol.relay.core import RelayStatistics
 
 Verdict = Literal["ok", "warn", "fail", "unknown"]
 
@@ -157,9 +157,9 @@ def find(known: Known) -> list[Finding]:
     """Return what is to be said, our own network first, then each peer."""
     if not known.has_nat:
         return [_loopback(known), *(_peer(known, peer) for peer in known.peers)]
-    own = (_addresses, _nat, _udp, _carrier, _ipv6, _port_mapping, _hairpin, _reachable)
-    found = [topic(known) for topic in (*own, _relays, _relaying)]
-    return [*found, *(_peer(known, peer) for peer in known.peers)]
+    line = (_addresses, _nat, _udp, _carrier, _ipv6, _port_mapping, _hairpin, _reachable)
+    topics = (*line, _relays, _relaying)
+    return [*(topic(known) for topic in topics), *(_peer(known, peer) for peer in known.peers)]
 
 
 # --- what is looked at ----------------------------------------------------------------------------
