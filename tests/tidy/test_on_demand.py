@@ -34,6 +34,7 @@ ON_DEMAND = {
         "swarmnode.protocol.nat.pcp",
         "swarmnode.protocol.nat.punch",
         "swarmnode.protocol.nat.survey",
+        "swarmnode.schedule",
         "swarmnode.telemetry.catalogue",
         "swarmnode.tensor.reference",
         "swarmnode.wire.connect.punch",
