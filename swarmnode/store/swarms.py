@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from swarmnode import limits
-from swarmnode.config import Paths, parse_host_port
+from swarmnode.config import parse_host_port
 from swarmnode.errors import ConfigError, CorruptRecord, MalformedMessage
+from swarmnode.paths import Paths
 from swarmnode.protocol.swarm import SwarmLink, check_name, parse_link
 from swarmnode.store.files import make_private_dir, read_file, storage_errors, write_atomic
 from swarmnode.wire.packing import decode_record
