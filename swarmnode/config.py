@@ -43,6 +43,7 @@ OFF = "off"
 
 Size = Annotated[str, Meta(pattern=SIZE_PATTERN, description=SIZE_EXPECTED)]
 Rate = Annotated[str, Meta(pattern=RATE_PATTERN, description=RATE_EXPECTED)]
+Way = Literal["link", "contacts", "mainline", "dns", "entries"]
 NodeRole = Literal["trainer", "keeper", "relay", "monitor"]
 
 
@@ -67,6 +68,22 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     bootstrap: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
     # Whether to look for other nodes on the local network, and be found there.
     lan: bool = True
+    # Ways to peers besides that, asked side by side; a way that is left out is not used.
+    rendezvous: Annotated[tuple[Way, ...], Meta(max_length=5)] = (
+        "link",
+        "contacts",
+        "mainline",
+        "dns",
+        "entries",
+    )
+    # HOST:PORT of nodes that introduce us to the mainline BitTorrent DHT; none: well-known ones.
+    mainline_nodes: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
+    # Zones of DNS whose TXT records name nodes, and HOST:PORT of the server to ask; none: ours.
+    dns_seeds: Annotated[tuple[str, ...], Meta(max_length=4)] = ()
+    dns_servers: Annotated[tuple[str, ...], Meta(max_length=1)] = ()
+    # A signed list of entry nodes in place of the one built in, and whose signature counts.
+    entry_nodes: Annotated[str, Meta(pattern=r"^(/.+)?$", description="/PATH")] = ""
+    entry_nodes_key: Annotated[str, Meta(pattern="^([a-z2-7]{52})?$", description="a key")] = ""
     # Where /metrics answers, or "off".
     metrics: str = "127.0.0.1:7338"
     metrics_allow_remote: bool = False
@@ -306,7 +323,7 @@ def _convert(value: Any, name: str, origin: str, *, strict: bool) -> Any:
 
 def _check_addresses(settings: Mapping[str, Setting]) -> None:
     _check_dashboard(settings["dashboard"])
-    for name in ("listen", "advertise", "metrics"):
+    for name in ("listen", "advertise", "metrics", "mainline_nodes", "dns_servers"):
         _, value, origin = settings[name]
         for address in value if isinstance(value, tuple) else [value]:
             if (name, address) != ("metrics", OFF):

@@ -45,6 +45,11 @@ class SwarmPaths:
         return self.directory / "swarm.key"
 
     @property
+    def meeting_key(self) -> Path:
+        """The private key by which its members tell strangers where they are, on that machine."""
+        return self.directory / "meeting.key"
+
+    @property
     def journal(self) -> Path:
         """The shared state of the swarm."""
         return self.directory / "state.journal"

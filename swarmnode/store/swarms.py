@@ -47,7 +47,8 @@ def with_stored(link: SwarmLink, paths: Paths) -> SwarmLink:
     if stored is None or stored.swarm_key != link.swarm_key:
         return link
     hints, invite = link.hints or stored.hints, link.invite or stored.invite
-    return replace(link, hints=hints, invite=invite)
+    meeting, zones = link.meeting or stored.meeting, link.zones or stored.zones
+    return replace(link, hints=hints, invite=invite, meeting=meeting, zones=zones)
 
 
 def stored_link(name: str, paths: Paths) -> SwarmLink | None:
