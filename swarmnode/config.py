@@ -1,4 +1,4 @@
-"""Settings of one node, and where its files are.
+"""Settings of one node.
 
 A setting comes from the first of these that has it::
 
@@ -13,11 +13,8 @@ This module is imported by every command: it loads nothing but msgspec.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -28,6 +25,9 @@ from swarmnode import limits
 from swarmnode.closest import closest
 from swarmnode.errors import ConfigError
 from swarmnode.names import check_node_name
+from swarmnode.paths import CONFIG_FILE_NAME as CONFIG_FILE_NAME
+from swarmnode.paths import Paths as Paths
+from swarmnode.paths import SwarmPaths as SwarmPaths
 from swarmnode.quantities import ANY_INTERFACE as ANY_INTERFACE
 from swarmnode.quantities import RATE_EXPECTED, RATE_PATTERN, SIZE_EXPECTED, SIZE_PATTERN
 from swarmnode.quantities import HostPort as HostPort
@@ -39,13 +39,11 @@ CONFIG_FILE_BYTES_MAX = 64 * limits.KIB
 
 ENVIRONMENT_PREFIX = "SWARMNODE_"
 HOME_VARIABLE = "SWARMNODE_HOME"
-CONFIG_FILE_NAME = "config.toml"
 OFF = "off"
-
-_SWARM_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 Size = Annotated[str, Meta(pattern=SIZE_PATTERN, description=SIZE_EXPECTED)]
 Rate = Annotated[str, Meta(pattern=RATE_PATTERN, description=RATE_EXPECTED)]
+Way = Literal["link", "contacts", "mainline", "dns", "entries"]
 NodeRole = Literal["trainer", "keeper", "relay", "monitor"]
 
 
@@ -70,6 +68,22 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     bootstrap: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
     # Whether to look for other nodes on the local network, and be found there.
     lan: bool = True
+    # Ways to peers besides that, asked side by side; a way that is left out is not used.
+    rendezvous: Annotated[tuple[Way, ...], Meta(max_length=5)] = (
+        "link",
+        "contacts",
+        "mainline",
+        "dns",
+        "entries",
+    )
+    # HOST:PORT of nodes that introduce us to the mainline BitTorrent DHT; none: well-known ones.
+    mainline_nodes: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
+    # Zones of DNS whose TXT records name nodes, and HOST:PORT of the server to ask; none: ours.
+    dns_seeds: Annotated[tuple[str, ...], Meta(max_length=4)] = ()
+    dns_servers: Annotated[tuple[str, ...], Meta(max_length=1)] = ()
+    # A signed list of entry nodes in place of the one built in, and whose signature counts.
+    entry_nodes: Annotated[str, Meta(pattern=r"^(/.+)?$", description="/PATH")] = ""
+    entry_nodes_key: Annotated[str, Meta(pattern="^([a-z2-7]{52})?$", description="a key")] = ""
     # Where /metrics answers, or "off".
     metrics: str = "127.0.0.1:7338"
     metrics_allow_remote: bool = False
@@ -169,150 +183,6 @@ class Setting(NamedTuple):
     name: str
     value: Any
     origin: str
-
-
-@dataclass(frozen=True)
-class SwarmPaths:
-    """What a node keeps about one swarm."""
-
-    directory: Path
-
-    @property
-    def manifest(self) -> Path:
-        """The signed manifest."""
-        return self.directory / "manifest"
-
-    @property
-    def extension(self) -> Path:
-        """The newest signed target, if the swarm's was moved on."""
-        return self.directory / "extension"
-
-    @property
-    def link(self) -> Path:
-        """The link that it was created or joined with."""
-        return self.directory / "link"
-
-    @property
-    def swarm_key(self) -> Path:
-        """The private key of the swarm, only on the machine that created it."""
-        return self.directory / "swarm.key"
-
-    @property
-    def journal(self) -> Path:
-        """The shared state of the swarm."""
-        return self.directory / "state.journal"
-
-    @property
-    def trust(self) -> Path:
-        """What this node has measured of its peers."""
-        return self.directory / "trust.journal"
-
-    @property
-    def blobs(self) -> Path:
-        """Snapshots as others fetch them, and what we fetched."""
-        return self.directory / "blobs"
-
-    @property
-    def snapshots(self) -> Path:
-        """Model snapshots, written by the worker."""
-        return self.directory / "snapshots"
-
-    @property
-    def final_model(self) -> Path:
-        """The weights of a swarm that is finished, as a keeper has fetched them."""
-        return self.directory / "final" / "model.safetensors"
-
-    @property
-    def worker_log(self) -> Path:
-        """What the worker process prints."""
-        return self.directory / "worker.log"
-
-
-@dataclass(frozen=True)
-class Paths:
-    """Everything that one node owns, in one directory."""
-
-    home: Path
-
-    @property
-    def config_file(self) -> Path:
-        """The settings file; it need not exist."""
-        return self.home / CONFIG_FILE_NAME
-
-    @property
-    def node_key(self) -> Path:
-        """The private key that this node is known by."""
-        return self.home / "node.key"
-
-    @property
-    def boot_epoch(self) -> Path:
-        """How often this node was started."""
-        return self.home / "boot_epoch"
-
-    @property
-    def contacts(self) -> Path:
-        """Peers that answered for long: the first to ask after a restart."""
-        return self.home / "contacts"
-
-    @property
-    def manual_pause(self) -> Path:
-        """A pause by hand that is in force, also after a restart."""
-        return self.home / "pause.json"
-
-    @property
-    def traffic(self) -> Path:
-        """What was sent and received in which month."""
-        return self.home / "traffic.json"
-
-    @property
-    def totals(self) -> Path:
-        """What this node gave to its swarms so far."""
-        return self.home / "totals.json"
-
-    @property
-    def lock(self) -> Path:
-        """Held by the one daemon that runs on this home."""
-        return self.home / "home.lock"
-
-    @property
-    def history(self) -> Path:
-        """One line for each exchange."""
-        return self.home / "exchanges.jsonl"
-
-    @property
-    def control_socket(self) -> Path:
-        """Where the daemon answers the command line.
-
-        It lies in a directory of its own, which is private whatever the mode of the home.
-        A socket address is short: a home with a long path gets a directory under the
-        system's temporary one instead, named after the home.
-        """
-        socket_path = self.home / "run" / "control.sock"
-        if len(os.fsencode(socket_path)) <= limits.UNIX_PATH_BYTES_MAX:
-            return socket_path
-        from tempfile import gettempdir  # 7 ms, for long homes only
-
-        digest = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:16]
-        return Path(gettempdir()) / f"swarmnode-{digest}" / "control.sock"
-
-    @property
-    def program_socket(self) -> Path:
-        """Where a program that trains for this node finds it; private as the control socket is."""
-        return self.control_socket.with_name("program.sock")
-
-    @property
-    def swarms(self) -> Path:
-        """A directory for each swarm that was joined or created here."""
-        return self.home / "swarms"
-
-    def swarm(self, name: str) -> SwarmPaths:
-        """Return the files of one swarm. Raises ConfigError if ``name`` is no swarm's name."""
-        if not _SWARM_NAME.fullmatch(name):
-            raise ConfigError(
-                "expected a swarm name of 1 to 64 characters out of a-z, 0-9, '.', '_' and '-', "
-                f"the first a letter or digit, got {name[:80]!r}"
-            )
-        return SwarmPaths(self.swarms / name)
 
 
 def resolve_home(flag: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
@@ -455,7 +325,7 @@ def _convert(value: Any, name: str, origin: str, *, strict: bool) -> Any:
 
 def _check_addresses(settings: Mapping[str, Setting]) -> None:
     _check_dashboard(settings["dashboard"])
-    for name in ("listen", "advertise", "metrics"):
+    for name in ("listen", "advertise", "metrics", "mainline_nodes", "dns_servers"):
         _, value, origin = settings[name]
         for address in value if isinstance(value, tuple) else [value]:
             if (name, address) != ("metrics", OFF):

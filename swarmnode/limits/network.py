@@ -331,6 +331,14 @@ LOOKUP_BOOTSTRAP_S = 5.0
 LOOKUP_DHT_S = 8.0
 # All peers that may have the manifest are asked at once: a dial and an answer through a slow relay.
 LOOKUP_MANIFEST_S = 8.0
+# Until DNS and a list of entry nodes have said whom to ask, and until the mainline DHT has.
+LOOKUP_ENTRIES_S = 3.0
+LOOKUP_STRANGERS_S = 12.0
+# Of one zone, or one list: some people's nodes. Each costs a dial.
+TXT_RECORDS_MAX = 32
+ENTRY_NODES_MAX = 16
+# An id and the longest name of a host.
+HINT_CHARACTERS_MAX = 320
 
 # --- lan -----------------------------------------------------------------------------------------
 # Below every MTU in use, with room for tunnels: a beacon is never fragmented. The largest legal

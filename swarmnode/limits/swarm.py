@@ -8,6 +8,7 @@ from swarmnode.limits.units import KIB, MIB
 # A link must fit into a chat message or a QR code (version 40 holds 2,953 bytes).
 LINK_CHARACTERS_MAX = 2048
 BOOTSTRAP_HINTS_MAX = 8
+ZONES_MAX = 2  # of a link: each is a question to DNS
 # Of a package that has a task, as a manifest names it: longer than any on the public index.
 PACKAGE_NAME_CHARACTERS_MAX = 128
 PACKAGE_VERSION_CHARACTERS_MAX = 64

@@ -11,7 +11,12 @@ import msgspec
 
 from swarmnode.errors import AuthenticationFailed, ConfigError, MalformedMessage, Refused
 from swarmnode.ids import PUBLIC_KEY_BYTES, PeerId, decode_base32, encode_base32
-from swarmnode.limits import BOOTSTRAP_HINTS_MAX, LINK_CHARACTERS_MAX, MANIFEST_CLOCK_SKEW_S
+from swarmnode.limits import (
+    BOOTSTRAP_HINTS_MAX,
+    LINK_CHARACTERS_MAX,
+    MANIFEST_CLOCK_SKEW_S,
+    ZONES_MAX,
+)
 from swarmnode.protocol.identity import Identity, verify
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.records import Name
@@ -42,20 +47,26 @@ class Hint:
 
 @dataclass(frozen=True)
 class SwarmLink:
-    """``swarm:NAME?k=<swarm public key>&b=<hint>…&i=<invite>``: all that a volunteer needs.
+    """``swarm:NAME?k=<key>&r=<meeting key>&b=<hint>…&d=<zone>…&i=<invite>``: all that one needs.
 
-    A link with an invite is a secret: every reader can join in its place. ``invite``
-    is the token of :meth:`swarmnode.protocol.invites.Invite.encode`, b"" for none.
+    ``meeting`` and ``zones`` lead to members where no hint does: see ``meeting.py``. A link with
+    an invite is a secret: every reader can join in its place. ``invite`` is the token of
+    :meth:`swarmnode.protocol.invites.Invite.encode`, b"" for none.
     """
 
     name: str
     swarm_key: bytes
     hints: tuple[Hint, ...] = ()
     invite: bytes = field(default=b"", repr=False)
+    meeting: bytes = b""
+    zones: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         query = [("k", encode_base32(self.swarm_key))]
+        if self.meeting:
+            query.append(("r", encode_base32(self.meeting)))
         query += [("b", str(hint)) for hint in self.hints]
+        query += [("d", zone) for zone in self.zones]
         if self.invite:
             query.append(("i", encode_base32(self.invite)))
         return f"{_SCHEME}{self.name}?{urlencode(query, safe='@:[]')}"
@@ -101,25 +112,30 @@ def parse_link(text: str) -> SwarmLink:
     check_name(name)
     if not question:
         raise ConfigError("the link has no ?k=…: copy it whole, as `swarmnode create` printed it")
-    key = invite = b""
+    key = invite = meeting = b""
     hints: list[Hint] = []
+    zones: list[str] = []
     for field_name, value in parse_qsl(query, keep_blank_values=True):
         if field_name == "k":
             key = decode_base32(value, what="the swarm key (k=) in the link")
         elif field_name == "b":
             hints.append(Hint.parse(value))
+        elif field_name == "r":
+            meeting = decode_base32(value, what="the meeting key (r=) in the link")
+        elif field_name == "d":
+            zones.append(value)
         elif field_name == "i":
             invite = _decode_invite(value)
-    if len(key) != PUBLIC_KEY_BYTES:
+    if len(key) != PUBLIC_KEY_BYTES or len(meeting) not in (0, PUBLIC_KEY_BYTES):
         raise ConfigError(
-            f"the swarm key (k=) in the link must have {PUBLIC_KEY_BYTES} bytes, it has {len(key)}:"
+            f"the keys (k=, r=) in the link must have {PUBLIC_KEY_BYTES} bytes, k has {len(key)}:"
             " copy the link whole, as `swarmnode create` printed it"
         )
     if len(hints) > BOOTSTRAP_HINTS_MAX:
         raise ConfigError(
             f"a link names at most {BOOTSTRAP_HINTS_MAX} peers (b=), not {len(hints)}"
         )
-    return SwarmLink(name, key, tuple(hints), invite)
+    return SwarmLink(name, key, tuple(hints), invite, meeting, tuple(zones[:ZONES_MAX]))
 
 
 def cut_note(text: str, link: SwarmLink) -> str:

@@ -14,12 +14,14 @@ counts what has to pass; ``wall`` is Unix time, for the schedule and for what ou
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from swarmnode.quantities import show_bytes, show_duration
-from swarmnode.schedule import WeeklySchedule
+
+if TYPE_CHECKING:
+    from swarmnode.schedule import WeeklySchedule
 
 # A desktop draws with a few percent of a GPU; a game, a film or another model takes more.
 _GPU_BUSY_SHARE = 0.2
@@ -55,7 +57,7 @@ _FREES_MEMORY = frozenset({"gpu-busy", "memory"})
 class Rules:
     """What the owner allows; 0 is no limit."""
 
-    schedule: WeeklySchedule = field(default_factory=WeeklySchedule)
+    schedule: WeeklySchedule | None = None  # None: always
     on_battery: bool = True  # whether to pause for it, as the next two
     on_metered: bool = True
     when_gpu_busy: bool = False
@@ -221,7 +223,7 @@ class Policy:
 
     def _by_schedule(self, wall: float) -> Iterator[Hold]:
         schedule, zone = self.rules.schedule, self.rules.zone
-        if not schedule.is_open(wall, zone):
+        if schedule and not schedule.is_open(wall, zone):
             until = schedule.next_change(wall, zone)
             yield Hold("schedule", "outside of this node's schedule", until)
 

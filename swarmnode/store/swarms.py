@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from swarmnode import limits
-from swarmnode.config import Paths, parse_host_port
+from swarmnode.config import parse_host_port
 from swarmnode.errors import ConfigError, CorruptRecord, MalformedMessage
+from swarmnode.paths import Paths
 from swarmnode.protocol.swarm import SwarmLink, check_name, parse_link
 from swarmnode.store.files import make_private_dir, read_file, storage_errors, write_atomic
 from swarmnode.wire.packing import decode_record
@@ -46,7 +47,8 @@ def with_stored(link: SwarmLink, paths: Paths) -> SwarmLink:
     if stored is None or stored.swarm_key != link.swarm_key:
         return link
     hints, invite = link.hints or stored.hints, link.invite or stored.invite
-    return replace(link, hints=hints, invite=invite)
+    meeting, zones = link.meeting or stored.meeting, link.zones or stored.zones
+    return replace(link, hints=hints, invite=invite, meeting=meeting, zones=zones)
 
 
 def stored_link(name: str, paths: Paths) -> SwarmLink | None:

@@ -66,6 +66,8 @@ class Manifest(msgspec.Struct, frozen=True):
     recipe: Recipe | UnsetType = UNSET  # not set: each member's optimizer is as the task made it
     # SHA-256 of the examples by which members weigh what others send, which no peer chooses.
     probe_hash: Digest | UnsetType = UNSET
+    # The key by which members tell strangers where they are, signed by the swarm's.
+    grant: Annotated[bytes, Meta(min_length=96, max_length=96)] | UnsetType = UNSET
 
 
 class ManifestRequest(msgspec.Struct, frozen=True):

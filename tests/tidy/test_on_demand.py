@@ -36,6 +36,7 @@ ON_DEMAND = {
         "swarmnode.protocol.nat.punch",
         "swarmnode.protocol.nat.survey",
         "swarmnode.protocol.relay.core",
+        "swarmnode.schedule",
         "swarmnode.telemetry.catalogue",
         "swarmnode.tensor.reference",
         "swarmnode.wire.connect.punch",

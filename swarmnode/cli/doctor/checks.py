@@ -85,6 +85,25 @@ def check_config(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Iterat
     yield Finding("config", "OK", f"{config.paths.config_file}{there}")
 
 
+def check_rendezvous() -> Iterator[Finding]:
+    """Whether swarms are found where no node is known: what that needs is an extra."""
+    from importlib.util import find_spec
+
+    from swarmnode.net.mainline import INSTALL, is_installed
+
+    absent = [] if is_installed() else ["libtorrent (the BitTorrent DHT)"]
+    absent += [] if find_spec("dns") else ["dnspython (seeds in DNS)"]
+    if absent:
+        said = (
+            f"{' and '.join(absent)} not installed: swarms are found by hints and on the LAN only"
+        )
+        yield Finding("rendezvous", "OK", f"{said}; {INSTALL} adds that")
+    else:
+        yield Finding(
+            "rendezvous", "OK", "by the BitTorrent DHT and by DNS, where no hint leads on"
+        )
+
+
 def check_home(paths: Paths) -> Iterator[Finding]:
     """Whether the home is this user's, and no other's."""
     home = paths.home

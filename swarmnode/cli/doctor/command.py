@@ -46,6 +46,7 @@ def examine(home: Path | None, *, with_torch: bool) -> Iterator[Finding]:
     flags = given(home=home and str(home))
     paths = Paths(resolve_home(home, os.environ))
     yield from doctor_checks.check_versions()
+    yield from doctor_checks.check_rendezvous()
     yield from doctor_checks.check_config(flags, os.environ)
     yield from doctor_checks.check_home(paths)
     node, status = doctor_checks.check_node(paths)

@@ -365,7 +365,9 @@ def write_swarm(
     recipe: Recipe | None = None,
 ) -> tuple[str, str]:
     """Sign and write a manifest of what was ``described``; return the link and this node's id."""
+    from swarmnode.config import is_loopback
     from swarmnode.daemon.transport.reach import reachable_addresses
+    from swarmnode.ids import PUBLIC_KEY_BYTES
     from swarmnode.limits import BOOTSTRAP_HINTS_MAX
     from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
     from swarmnode.store.files import write_atomic
@@ -379,6 +381,13 @@ def write_swarm(
     node = load_or_create_identity(paths.node_key)
     addresses = config.advertise or reachable_addresses(config.listen)
     swarm = load_or_create_identity(paths.swarm(name).swarm_key)
+    grant = b""
+    if not is_loopback(config.listen_address.host) or config.mainline_nodes:
+        # Strangers elsewhere may look for it: members tell them where they are by this key.
+        from swarmnode.protocol.meeting import make_grant
+
+        meeting = load_or_create_identity(paths.swarm(name).meeting_key)
+        grant = make_grant(name, swarm, meeting.public_key)
     now = int(time.time())
     package, package_version = package_of(described["task"])
     manifest = Manifest(
@@ -405,11 +414,12 @@ def write_swarm(
         own_data=has_own_data or msgspec.UNSET,
         recipe=recipe or msgspec.UNSET,
         probe_hash=bytes.fromhex(described.get("probe_hash", "")) or msgspec.UNSET,
+        grant=grant or msgspec.UNSET,
     )
     own = [Hint(node.peer_id, address) for address in addresses]
     # Behind a NAT the link is of use to others because of these alone.
     hints = tuple(dict.fromkeys((*own, *map(Hint.parse, config.bootstrap))))[:BOOTSTRAP_HINTS_MAX]
-    link = SwarmLink(name, swarm.public_key, hints)
+    link = SwarmLink(name, swarm.public_key, hints, meeting=grant[:PUBLIC_KEY_BYTES])
     save_link(link, paths)
     # The manifest comes last: without it the name is still free for another try.
     write_atomic(paths.swarm(name).manifest, encode_record(sign_manifest(manifest, swarm)))

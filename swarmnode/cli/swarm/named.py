@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable
 
-from swarmnode.config import NodeConfig
+from swarmnode.config import NodeConfig, is_loopback
 from swarmnode.errors import ConfigError, Refused
 from swarmnode.ids import PUBLIC_KEY_BYTES, decode_base32, encode_base32
 from swarmnode.protocol.swarm import SwarmLink, cut_note
@@ -60,6 +60,8 @@ def check_key(text: str) -> str:
 def can_ask(config: NodeConfig) -> bool:
     """Whether there is a node that might answer."""
     if config.lan or config.bootstrap or load_contacts(config.paths.contacts):
+        return True
+    if not is_loopback(config.listen_address.host) or config.mainline_nodes or config.dns_seeds:
         return True
     return any(link.hints for link in stored_links(config.paths))
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from swarmnode.daemon.app.training import (
     make_briefing,
     make_training,
 )
-from swarmnode.daemon.discovery.composition import compose, make_beacon
+from swarmnode.daemon.discovery.composition import compose, make_beacon, meets_strangers
 from swarmnode.daemon.discovery.rendezvous import ManifestKeeper, SwarmRendezvous, check_strategy
 from swarmnode.daemon.exchange.history import ExchangeLog
 from swarmnode.daemon.exchange.pair.transfer import ExchangeTotals
@@ -117,7 +118,7 @@ class Node:
     ) -> None:
         self.env = env
         self._config = config
-        self._link = link
+        self._link = link = link if "link" in config.rendezvous else replace(link, hints=())
         self._identity = identity
         self._start_worker, self._training = start_worker, training
         self._on_event, self._on_finished = on_event, on_finished
@@ -138,6 +139,7 @@ class Node:
             self_id=identity.peer_id,
             env=env,
             is_lonely=self._is_lonely,
+            elsewhere=config if meets_strangers(config, transport) else None,
         )
         self.beacon = self._make_beacon(lan) if config.lan else None
         self._manifests = ManifestKeeper(link, config.paths, env, composition.services)

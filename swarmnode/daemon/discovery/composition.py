@@ -53,6 +53,7 @@ def compose(
         services=services,
         env=env,
         remembered=config.paths.contacts,
+        recalls="contacts" in config.rendezvous,
         lan=own_networks() if config.lan else (),
     )
     nat: Nat | NoNat = NoNat()
@@ -66,6 +67,13 @@ def compose(
             env=env,
         )
     return Composition(identity, boot_epoch, network, services, discovery, nat, env)
+
+
+def meets_strangers(config: NodeConfig, transport: Transport) -> bool:
+    """Whether nodes elsewhere could be of use, or we to them: see ``net/strangers.py``."""
+    is_named = config.mainline_nodes or config.dns_seeds or config.entry_nodes
+    is_here = is_loopback(config.listen_address.host) and not is_named
+    return isinstance(transport, TcpTransport) and not is_here
 
 
 def make_beacon(

@@ -48,6 +48,7 @@ class Discovery:
 
     Args:
         remembered: file with contacts of earlier runs.
+        recalls: whether they are asked.
         lan: address ranges of our own networks, where many peers may share one.
 
     Attributes:
@@ -64,12 +65,14 @@ class Discovery:
         services: Services,
         env: Env,
         remembered: Path,
+        recalls: bool = True,
         lan: tuple[AddressRange, ...] = (),
     ) -> None:
         self.bootstrapped = trio.Event()
         self._network = network
         self._env = env
         self._remembered = remembered
+        self._recalls = recalls
         now = env.monotonic()
         config = DhtConfig(
             RecordRules(network_id),
@@ -90,7 +93,7 @@ class Discovery:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take part until cancelled."""
         async with self._tasks.open() as nursery:
-            self._driver.feed(events.Discovered(self._recall()))
+            self._driver.feed(events.Discovered(self._recall() if self._recalls else ()))
             nursery.start_soon(self._driver.run)
             task_status.started()
             await self._remember_now_and_then()

@@ -29,7 +29,7 @@ import trio
 from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.discovery import rendezvous
-from swarmnode.daemon.discovery.composition import compose, make_beacon
+from swarmnode.daemon.discovery.composition import compose, make_beacon, meets_strangers
 from swarmnode.daemon.discovery.dht import Discovery
 from swarmnode.daemon.discovery.rendezvous import can_be_told
 from swarmnode.daemon.transport.network import Network
@@ -39,6 +39,7 @@ from swarmnode.ids import PeerId, decode_base32, encode_base32
 from swarmnode.net.channel import Transport
 from swarmnode.net.lan.beacon import LanBeacon
 from swarmnode.net.lan.datagrams import DatagramNet
+from swarmnode.net.strangers import Sought, Strangers, Told
 from swarmnode.protocol.dht.keys import name_key, swarm_key_key
 from swarmnode.protocol.dht.records import OpenRecord
 from swarmnode.protocol.identity import Identity
@@ -55,8 +56,8 @@ _log = get_logger("swarmnode.daemon.discovery")
 _Addresses = Mapping[PeerId, tuple[str, ...]]
 
 
-Via = Literal["home", "lan", "dht"]
-_VIAS: tuple[Via, ...] = ("home", "lan", "dht")
+Via = Literal["home", "lan", "dht", "mainline", "dns"]
+_VIAS: tuple[Via, ...] = ("home", "lan", "dht", "mainline", "dns")
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class Searched(msgspec.Struct, frozen=True):
     dht_contacts: int
     lan_interfaces: tuple[str, ...] | None  # None: switched off
     lan_peers: int
+    elsewhere: str = ""  # in words; "": nowhere else
 
 
 class Findings(msgspec.Struct, frozen=True):
@@ -247,10 +249,11 @@ def _on_lan(lan: LanBeacon | None, env: Env) -> tuple[LanPeer, ...]:
 def in_words(searched: Searched) -> str:
     """Say where was looked."""
     dht = f"in the DHT ({searched.dht_contacts} nodes)"
+    more = f"; {searched.elsewhere}" if searched.elsewhere else ""
     if searched.lan_interfaces is None:
-        return f"{dht}; the LAN is switched off"
+        return f"{dht}{more}; the LAN is switched off"
     names = ", ".join(searched.lan_interfaces) or "no interface"
-    return f"{dht} and on the LAN ({names}: {searched.lan_peers} nodes)"
+    return f"{dht} and on the LAN ({names}: {searched.lan_peers} nodes){more}"
 
 
 # --- without a node of one's own ----------------------------------------------------------------
@@ -265,6 +268,9 @@ class Visitor:
     env: Env
     lan: LanBeacon | None = None
     known: set[PeerId] = field(default_factory=set)  # nodes that may be asked
+    strangers: Strangers | None = None  # what leads to others where these do not
+    claims: list[Claim] = field(default_factory=list)  # what those said
+    met: trio.Event = field(default_factory=trio.Event)  # set once one of them has answered
 
     async def find_swarms(self, names: Iterable[str]) -> Findings:
         """Return the swarms of these names, and all that the LAN knows; takes some seconds.
@@ -273,10 +279,48 @@ class Visitor:
             ConfigError: too many names.
         """
         names = check_names(names)
-        await self._look_around()
-        can_ask = self.discovery.core.statistics().contacts > 0
-        claims = await find_swarms(names if can_ask else (), self.discovery, self.lan, self.env)
+        claims: list[Claim] = []
+        async with trio.open_nursery() as nursery:
+            asking = trio.Event()
+            nursery.start_soon(self._ask_strangers, [Sought(name) for name in names], asking)
+            await self._look_around()
+            claims += await self._ask_network(names)
+            if not any(claim.name in names for claim in claims):
+                await asking.wait()
+                claims += self.claims or await self._ask_network(names)
+            nursery.cancel_scope.cancel()
         return Findings(gather(claims), self._searched())
+
+    async def _ask_network(self, names: tuple[str, ...]) -> list[Claim]:
+        can_ask = self.discovery.core.statistics().contacts > 0
+        return await find_swarms(names if can_ask else (), self.discovery, self.lan, self.env)
+
+    async def _ask_strangers(self, wanted: Sequence[Sought], asked: trio.Event) -> None:
+        """Ask whom no hint leads to about all of these at once."""
+        if self.strangers:
+            async with trio.open_nursery() as nursery:
+                for sought in wanted:
+                    nursery.start_soon(self.strangers.look, sought)
+        asked.set()
+
+    def told(self, told: Told) -> None:
+        """Note who may be asked now, and what was claimed."""
+        self.met.set()
+        for hint in told.hints:
+            if addresses := self.discovery.usable((hint.address,)):
+                self.known.add(hint.peer)
+                self.discovery.discovered(hint.peer, addresses)
+                if told.swarm_key and told.via != "entries":
+                    claim = Claim(
+                        told.name,
+                        told.swarm_key,
+                        told.via,
+                        hint.peer,
+                        addresses,
+                        told.members,
+                        told.made,
+                    )
+                    self.claims.append(claim)
 
     async def fetch_manifest(self, link: SwarmLink) -> Manifest:
         """Return the manifest of a swarm; its peers are asked, then those that DHT and LAN name.
@@ -291,8 +335,17 @@ class Visitor:
             hints[hint.peer] = (*hints.get(hint.peer, ()), hint.address)
         found = await self._ask_all(link, hints, errors)
         if not found:
-            await self._look_around()
-            others = await self._find_members(link)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._ask_strangers, [Sought.by(link)], trio.Event())
+                await self._look_around()
+                others = dict(await self._find_members(link))
+                if self.strangers and not others:
+                    with trio.move_on_after(limits.LOOKUP_STRANGERS_S):
+                        await self.met.wait()
+                nursery.cancel_scope.cancel()
+            for claim in self.claims:
+                if claim.swarm_key == link.swarm_key and claim.author:
+                    others.setdefault(claim.author, claim.addresses)
             found = await self._ask_all(link, others, errors)
         if not found:
             raise self._no_manifest(link, errors)
@@ -306,12 +359,17 @@ class Visitor:
         return f"asking {' and '.join(asked)}"
 
     def _searched(self) -> Searched:
-        return searched(self.discovery, self.lan, self.env)
+        found = searched(self.discovery, self.lan, self.env)
+        elsewhere = self.strangers.ways() if self.strangers else ""
+        return msgspec.structs.replace(found, elsewhere=elsewhere)
 
     async def _look_around(self) -> None:
         """Wait until the nodes that can be asked are known."""
         if self.lan is not None:
             await trio.sleep(limits.LOOKUP_LAN_S)
+        if self.strangers and not self.known:
+            with trio.move_on_after(limits.LOOKUP_ENTRIES_S):
+                await self.met.wait()
         if self.known:
             with trio.move_on_after(limits.LOOKUP_BOOTSTRAP_S):
                 await self.discovery.bootstrapped.wait()
@@ -395,10 +453,14 @@ async def visit(
         ConfigError: the setting ``bootstrap`` names something else than nodes.
     """
     hints = [*map(Hint.parse, config.bootstrap), *also]
-    hints += [hint for link in stored_links(config.paths) for hint in link.hints]
+    if "link" in config.rendezvous:
+        hints += [hint for link in stored_links(config.paths) for hint in link.hints]
     composition = compose(config, Identity.generate(), _EPOCH, transport, env)
     visitor = Visitor(composition.network, composition.discovery, env)
-    visitor.known.update(PeerId(each.peer) for each in load_contacts(config.paths.contacts))
+    if "contacts" in config.rendezvous:
+        visitor.known.update(PeerId(each.peer) for each in load_contacts(config.paths.contacts))
+    if meets_strangers(config, transport):
+        visitor.strangers = Strangers(config, env.wall, visitor.told, rng=env.rng)
 
     def met(peer: LanPeer) -> None:
         visitor.known.add(peer.peer)

@@ -11,11 +11,12 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import trio
 
 from swarmnode import __version__, limits
-from swarmnode.config import Paths, parse_host_port
+from swarmnode.config import NodeConfig, Paths, parse_host_port
 from swarmnode.daemon.discovery.dht import Discovery
 from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
@@ -41,6 +42,9 @@ from swarmnode.wire import dht as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Manifest, ManifestReply, ManifestRequest, Signed
 
+if TYPE_CHECKING:
+    from swarmnode.net.strangers import Insider, Told
+
 MANIFEST_SERVICE = "manifest/1"
 Candidates = Callable[[], Mapping[PeerId, tuple[str, ...]]]
 _log = get_logger("swarmnode.daemon.discovery")
@@ -51,8 +55,10 @@ class SwarmRendezvous:
 
     Args:
         is_lonely: whether too few of them are connected: then the DHT is asked more often.
+        elsewhere: asked with these settings, beyond the network's DHT, while no member is met.
 
     Attributes:
+        insider: our part in the swarm, once we are a member.
         candidates: where peers of the swarm may be dialled, newest last.
         on_found: told of each of them, again when it is seen again.
     """
@@ -65,7 +71,10 @@ class SwarmRendezvous:
         self_id: PeerId,
         env: Env,
         is_lonely: Callable[[], bool],
+        elsewhere: NodeConfig | None = None,
     ) -> None:
+        self.insider: Insider | None = None
+        self._elsewhere = elsewhere
         self.candidates: dict[PeerId, tuple[str, ...]] = {}
         self.on_found: Callable[[PeerId, tuple[str, ...]], None] = lambda _peer, _addresses: None
         self.lookups = 0
@@ -82,6 +91,27 @@ class SwarmRendezvous:
             discovery.discovered(peer, addresses)
 
     async def run(self) -> None:
+        """Ask, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ask_dht)
+            if self._elsewhere:
+                from swarmnode.net.strangers import Strangers  # not for nodes of one machine
+
+                strangers = Strangers(
+                    self._elsewhere, self._env.wall, self._told, rng=self._env.rng
+                )
+                key_file = self._elsewhere.paths.swarm(self._link.name).meeting_key
+                await strangers.run(self._link, lambda: self.insider, key_file)
+
+    def _told(self, told: Told) -> None:
+        """Take hints: to members, or to nodes whose DHT knows some."""
+        for hint in told.hints:
+            addresses = self._discovery.usable((hint.address,))
+            self._discovery.discovered(hint.peer, addresses)
+            if told.swarm_key == self._link.swarm_key:
+                self.found(hint.peer, addresses)
+
+    async def _ask_dht(self) -> None:
         """Ask the DHT now and then, soon while no peer is there."""
         pause_s = limits.SWARM_LOOKUP_S_MIN
         while True:

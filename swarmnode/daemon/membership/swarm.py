@@ -173,6 +173,7 @@ class SwarmPart:
             self._composition.network.keepers.append(self.members.keeps)
             self._composition.network.addresses_of = self.members.book.addresses_of
             self._rendezvous.on_found = self.members.found
+            self._rendezvous.insider = self
             self.members.add_hints(self._hints)
             for peer, addresses in self._rendezvous.candidates.items():
                 self.members.found(peer, addresses)

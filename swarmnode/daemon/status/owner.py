@@ -18,7 +18,7 @@ from swarmnode.daemon.discovery.rendezvous import can_be_told
 from swarmnode.daemon.status.view import NodeView, Owned
 from swarmnode.daemon.volunteer.rules import Volunteer
 from swarmnode.errors import ConfigError
-from swarmnode.ids import PeerId
+from swarmnode.ids import PUBLIC_KEY_BYTES, PeerId
 from swarmnode.limits import BOOTSTRAP_HINTS_MAX, LINK_CHARACTERS_MAX
 from swarmnode.net.relays.address import PREFIX
 from swarmnode.net.web.routes import Handler, Request, Response, json_response
@@ -221,7 +221,9 @@ def fresh_link(view: NodeView) -> FreshLink:
     for peer in (*direct, *sorted(live)):
         if peer not in told and peer in live:
             told[peer] = part.peer_report(peer).addresses or part.members.book.addresses_of(peer)
-    link = with_hints(SwarmLink(manifest.name, manifest.swarm_key), hints_of(told))
+    meeting = (manifest.grant or b"")[:PUBLIC_KEY_BYTES]
+    bare = SwarmLink(manifest.name, manifest.swarm_key, meeting=meeting)
+    link = with_hints(bare, hints_of(told))
     closed = manifest.admission == "closed"
     return FreshLink(str(link), manifest.name, closed, tuple(map(str, link.hints)))
 

@@ -31,7 +31,6 @@ from swarmnode.net.traffic import Traffic
 from swarmnode.protocol.uplink import Yielding
 from swarmnode.protocol.volunteer import Policy, Readings, Rules, Verdict
 from swarmnode.quantities import parse_bytes
-from swarmnode.schedule import parse_schedule
 from swarmnode.store.volunteer import TrafficLedger, load_pause, save_pause
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.telemetry.metrics import LimitsSnapshot
@@ -94,8 +93,13 @@ class _Look:
 
 def rules_of(config: NodeConfig) -> Rules:
     """Return what the settings say. Raises ConfigError."""
+    schedule = None
+    if config.schedule:
+        from swarmnode.schedule import parse_schedule  # few owners set one
+
+        schedule = parse_schedule(config.schedule)
     return Rules(
-        schedule=parse_schedule(config.schedule),
+        schedule=schedule,
         on_battery=config.pause_on_battery,
         on_metered=config.pause_on_metered,
         when_gpu_busy=config.pause_on_gpu_busy,
@@ -260,7 +264,7 @@ class Volunteer:
         now, wall = self._env.monotonic(), self._env.wall()
         looks_s = min((look.due_s - now for look in self._looks), default=math.inf)
         ends = [hold.until_unix_s for hold in self.verdict.holds]
-        if self.rules.schedule.windows:
+        if self.rules.schedule:
             ends.append(self.rules.schedule.next_change(wall, self.rules.zone))
         clocks_s = min((end - wall for end in ends if end is not None), default=math.inf)
         if clocks_s < math.inf:
