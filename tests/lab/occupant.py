@@ -1,4 +1,4 @@
-"""``python -m tests.lab.occupant RELAY ADDRESS N``: nodes that take N places and do nothing else."""
+"""``python -m tests.lab.occupant RELAY ADDRESS N``: nodes that take N places, and do no more."""
 
 from __future__ import annotations
 

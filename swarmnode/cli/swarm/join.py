@@ -247,8 +247,8 @@ def _train(
 def _check_has_peer_to_ask(config: NodeConfig, *, has_peers: bool, name: str) -> None:
     """Say at once what would else come out after a minute: that no peer can be found."""
     has_manifest = config.paths.swarm(name).manifest.exists()
-    others = config.lan or config.bootstrap or config.paths.contacts.exists()
-    others = others or config.mainline_nodes or config.dns_seeds or config.entry_nodes
+    beyond = config.mainline_nodes or config.dns_seeds or config.entry_nodes
+    others = config.lan or config.bootstrap or beyond or config.paths.contacts.exists()
     if not (has_peers or has_manifest or others):
         raise ConfigError(
             f"the link of swarm {name!r} names no peer (b=) to join through, this home knows no"

@@ -29,8 +29,8 @@ from swarmnode.net.relays.address import is_relayed
 from swarmnode.net.tcp import format_address, parse_address
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability
+from swarmnode.protocol.relay import RelayStatistics
 from swarmnode.protocol.relay.accounts import Quota
-from swarmnode.protocol.relay.core import RelayStatistics
 
 Verdict = Literal["ok", "warn", "fail", "unknown"]
 
