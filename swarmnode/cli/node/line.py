@@ -219,9 +219,10 @@ _SENTENCES: Final[Mapping[str, tuple[str, str]]] = {
         "check that web pages open on this machine; or ask for a link with an IP address in it",
     ),
     "no-route": (
-        "No packet finds a way to {address}: the router does not answer, or this machine has no"
-        " address of that kind (IPv4 or IPv6).",
-        "check cable, Wi-Fi and router; the node goes on by itself when they are back",
+        "No way leads to {address}: that machine is off, or the router here does not answer, or"
+        " this machine has no address of that kind (IPv4 or IPv6).",
+        "check that web pages open on this machine, else look at cable, Wi-Fi and router; if they"
+        " do, " + _FRESH,
     ),
     "silent": (
         "Nothing at all comes back from {address}: that machine is off, or a firewall drops what"
@@ -268,7 +269,7 @@ def _unreached(seen: Seen) -> Headline | None:
     missed = f"{len(lost)} of {len(seen.peers)} other members are not reached"
     if seen.code in ("relays-full", "no-relay"):
         why = (
-            "every relay says that it is full"
+            "every relay says that it has no room"
             if seen.code == "relays-full"
             else "no node that it knows relays"
         )
@@ -336,8 +337,8 @@ def _tunnel(seen: Seen) -> Headline | None:
 
 
 def _relayed(seen: Seen) -> Headline | None:
-    if seen.state != "relayed":
-        return None
+    if seen.state != "relayed" or not any(each["path"] == "relay" for each in seen.peers):
+        return None  # where relays are all there is, nothing is slow
     blocked = seen.text_of("udp").startswith("blocked")
     why = ", and this network drops UDP" if blocked else ""
     return Headline(
