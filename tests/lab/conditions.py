@@ -354,11 +354,11 @@ def _only_tls(world: World) -> None:
 
 
 def _own_firewall(world: World) -> None:
+    """The kill switch of a VPN that is not connected."""
     world.hint("pub0")
     world.public()
-    reject = "meta l4proto tcp reject with icmp admin-prohibited"
-    drop = f"chain o {{ type filter hook output priority 0; {reject}; }}"
-    _nft(world, "c0", f"table ip own {{ {drop}\n}}")
+    chain = 'chain o { type filter hook output priority 0; oifname "eth0" drop\n}'
+    _nft(world, "c0", f"table ip own {{ {chain}\n}}")
     world.start("c0")
 
 
