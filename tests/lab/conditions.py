@@ -184,7 +184,13 @@ def _dead_bootstrap(world: World) -> None:
 
 
 def _silent_bootstrap(world: World) -> None:
-    world.hint("pub0", address="11.11.11.77")  # no machine has it
+    world.hint("pub0")
+    _nft(world, "pub0", "table ip off { chain i { type filter hook input priority 0; drop\n}\n}")
+    world.start("c0")
+
+
+def _gone_bootstrap(world: World) -> None:
+    world.hint("pub0", address="11.11.11.77")  # no machine has it, and the router says so
     world.start("c0")
 
 
@@ -339,18 +345,27 @@ def _other_program(world: World) -> None:
     world.start("c0")
 
 
+def _only_tls(world: World) -> None:
+    """A box resets what does not begin as TLS does; the legs of relayed connections do not."""
+    legs = 'iifname "lan" tcp dport { 80, 443 } @ih,0,40 0x72656c6179 reject with tcp reset'
+    box = f"chain f {{ type filter hook forward priority filter - 6; {legs}\n}}"
+    _nft(world, "r0", f"table ip dpi {{ {box}\n}}")
+    _two_behind_nats(world)
+
+
 def _own_firewall(world: World) -> None:
+    """The kill switch of a VPN that is not connected."""
     world.hint("pub0")
     world.public()
-    reject = "meta l4proto tcp reject with icmp admin-prohibited"
-    drop = f"chain o {{ type filter hook output priority 0; {reject}; }}"
-    _nft(world, "c0", f"table ip own {{ {drop}\n}}")
+    chain = 'chain o { type filter hook output priority 0; oifname "eth0" drop\n}'
+    _nft(world, "c0", f"table ip own {{ {chain}\n}}")
     world.start("c0")
 
 
 CONDITIONS: dict[str, Condition] = {
     "dead-bootstrap": Condition(_dead_bootstrap, "no node runs on it"),
     "silent-bootstrap": Condition(_silent_bootstrap, "Nothing at all comes back"),
+    "gone-bootstrap": Condition(_gone_bootstrap, "No way leads to"),
     "only-443": Condition(_web_only, "only web pages out", ("tcp-443",)),
     "pmtu-black-hole": Condition(_black_hole, "Large packets get lost"),
     "no-dns": Condition(_no_names, "cannot be looked up"),
@@ -361,7 +376,7 @@ CONDITIONS: dict[str, Condition] = {
     ),
     "relays-full": Condition(
         _relays_full,
-        "says that it is full",
+        "says that it has no room",
         ("symmetric*2",),
         expected="direct",
         is_fail=False,
@@ -383,6 +398,7 @@ CONDITIONS: dict[str, Condition] = {
     "no-network": Condition(_no_network, "has no network", expected="direct", after=_plug_in),
     "other-program": Condition(_other_program, "Another program answers"),
     "own-firewall": Condition(_own_firewall, "This machine itself forbids"),
+    "only-tls": Condition(_only_tls, "looks like a web page", ("tcp-443", "symmetric")),
     "symmetric-relayed": Condition(
         _two_behind_nats,
         "only through relays",

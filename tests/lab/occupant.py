@@ -1,4 +1,4 @@
-"""``python -m tests.lab.occupant RELAY ADDRESS N``: nodes that take N places, and do no more."""
+"""Nodes that take places of a relay: ``python -m tests.lab.occupant RELAY ADDRESS COUNT``."""
 
 from __future__ import annotations
 

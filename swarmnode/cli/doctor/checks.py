@@ -304,7 +304,7 @@ def check_node(paths: Paths) -> tuple[Finding, dict[str, Any] | None]:
 
 def check_line(client: ControlClient, status: Mapping[str, Any]) -> Finding:
     """Return how a running node is connected: what ``netcheck`` says first."""
-    from swarmnode.cli.node.netcheck import check_line as look
+    from swarmnode.cli.node.line import check_line as look
 
     levels: dict[str, Level] = {"ok": "OK", "warn": "WARN", "fail": "FAIL"}
     try:

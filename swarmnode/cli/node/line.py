@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address
 from typing import Any, Final, Literal, NamedTuple
 
 from swarmnode import limits
-from swarmnode.cli.node.probes import WEB_PORTS, Probed, Reached
+from swarmnode.cli.node.probes import WEB_PORTS, Probed, Probes, Reached
+from swarmnode.processes.client import ControlClient
 
 TOPIC: Final = "connection"
 Verdict = Literal["ok", "warn", "fail"]
@@ -62,6 +64,34 @@ class Seen:
     def text_of(self, topic: str) -> str:
         """Return the text of the finding about a topic, "" if there is none."""
         return next((str(each["text"]) for each in self.findings if each["topic"] == topic), "")
+
+
+def check_line(client: ControlClient) -> list[dict[str, Any]]:
+    """Return all findings, the one sentence first. Raises SwarmNodeError: no node answers."""
+    probes = _probes_for(client.get("/status"))
+    beyond = probes.beyond()
+    path = f"/netcheck?beyond={beyond}" if beyond else "/netcheck"
+    findings = client.get(path, deadline_s=limits.NETCHECK_S + 2)
+    peers = client.get("/peers")
+    # Asked again: what the node knows now, it may not have known when the probes began.
+    seen = Seen(client.get("/status"), probes.result(), findings, peers)
+    return [headline(seen).finding(), *of_bootstraps(seen), *findings]
+
+
+def _probes_for(status: Mapping[str, Any]) -> Probes:
+    boots: Sequence[Mapping[str, Any]] = status["bootstraps"]
+    hosts = [each["address"].rpartition(":")[0] for each in boots]
+    return Probes(
+        (each["address"] for each in boots if not each["is_connected"]),
+        target=next(filter(_is_ipv4, hosts), ""),
+    )
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        return IPv4Address(host).is_global
+    except ValueError:
+        return False
 
 
 def headline(seen: Seen) -> Headline:
@@ -219,9 +249,10 @@ _SENTENCES: Final[Mapping[str, tuple[str, str]]] = {
         "check that web pages open on this machine; or ask for a link with an IP address in it",
     ),
     "no-route": (
-        "No packet finds a way to {address}: the router does not answer, or this machine has no"
-        " address of that kind (IPv4 or IPv6).",
-        "check cable, Wi-Fi and router; the node goes on by itself when they are back",
+        "No way leads to {address}: that machine is off, or the router here does not answer, or"
+        " this machine has no address of that kind (IPv4 or IPv6).",
+        "check that web pages open on this machine, else look at cable, Wi-Fi and router; if they"
+        " do, " + _FRESH,
     ),
     "silent": (
         "Nothing at all comes back from {address}: that machine is off, or a firewall drops what"
@@ -268,12 +299,12 @@ def _unreached(seen: Seen) -> Headline | None:
     missed = f"{len(lost)} of {len(seen.peers)} other members are not reached"
     if seen.code in ("relays-full", "no-relay"):
         why = (
-            "every relay says that it is full"
+            "every relay says that it has no room"
             if seen.code == "relays-full"
             else "no node that it knows relays"
         )
         text = (
-            "This node's router lets nobody in, and no relay has a place for it"
+            "This node's router lets no others in, and no relay has a place for it"
             f" ({why}): nodes behind routers of their own cannot meet it"
         )
         if not lost:
@@ -318,7 +349,7 @@ def _behind_carrier(seen: Seen) -> Headline | None:
         return None
     return Headline(
         "warn",
-        "The provider puts several homes behind one address (carrier NAT), so nobody can open a"
+        "The provider puts several homes behind one address (carrier NAT), so others cannot open a"
         f" connection to this node: {_how(seen)}.",
         _NO_PORT,
     )
@@ -336,8 +367,8 @@ def _tunnel(seen: Seen) -> Headline | None:
 
 
 def _relayed(seen: Seen) -> Headline | None:
-    if seen.state != "relayed":
-        return None
+    if seen.state != "relayed" or not any(each["path"] == "relay" for each in seen.peers):
+        return None  # where relays are all there is, nothing is slow
     blocked = seen.text_of("udp").startswith("blocked")
     why = ", and this network drops UDP" if blocked else ""
     return Headline(

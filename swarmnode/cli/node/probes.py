@@ -110,6 +110,8 @@ def look_at(address: str) -> Reached:
     answer = connect(host, port)
     if answer == "open":
         return Reached(answer, greet(host, port))
+    if answer == "silent" and is_forbidden(host, port):
+        return Reached("blocked")
     if answer == "silent":
         return Reached(answer, web=tuple(connect(host, each) for each in WEB_PORTS if each != port))
     return Reached(answer)
@@ -124,6 +126,22 @@ def connect(host: str, port: int) -> Answer:
         return "no-name"
     except OSError as error:
         return _ANSWERS.get(error.errno or 0, "silent")
+
+
+def is_forbidden(host: str, port: int) -> bool:
+    """Whether this machine itself keeps packets in, as the kill switch of a VPN does.
+
+    Of a dropped datagram the system says so; a SYN that is dropped is silence.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.sendto(b"\0", address)
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 _ANSWERS: Final[Mapping[int, Answer]] = {

@@ -168,7 +168,7 @@ def find(known: Known) -> list[Finding]:
 async def look(view: NodeView, nat: Nat | NoNat, beyond: str = "") -> Known:
     """Return what is known, having asked peers about our NAT; takes up to NETCHECK_S.
 
-    ``beyond``: see ``Known``; whoever asks has looked.
+    ``beyond``: see ``Known``; the command line has looked.
     """
     node, members = view.node, _live(view)
     known = Known(
