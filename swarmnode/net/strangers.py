@@ -200,7 +200,7 @@ class Strangers:
         return self._open_store(nodes, is_local=all(map(is_loopback, hosts)))
 
     async def _ask_mainline(self, store: ItemStore, sought: Sought) -> None:
-        """Read the item of the swarm, and those of its name, and tell whom they name."""
+        """Read the item of the swarm, and those of its name, and tell which members they name."""
         asked: set[bytes] = set()
         items: dict[bytes, MeetingItem] = {}
 

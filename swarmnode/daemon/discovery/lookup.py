@@ -312,7 +312,7 @@ class Visitor:
         return await find_swarms(names if can_ask else (), self.discovery, self.lan, self.env)
 
     async def _ask_strangers(self, wanted: Sequence[Sought], asked: trio.Event) -> None:
-        """Ask whom no hint leads to about all of these at once."""
+        """Ask those that no hint leads to about all of these at once."""
         if self.strangers:
             async with trio.open_nursery() as nursery:
                 for sought in wanted:
