@@ -334,9 +334,12 @@ LOOKUP_MANIFEST_S = 8.0
 # Until DNS and a list of entry nodes have said whom to ask, and until the mainline DHT has.
 LOOKUP_ENTRIES_S = 3.0
 LOOKUP_STRANGERS_S = 12.0
+# After the first answer, for other swarms of that name.
+LOOKUP_OTHERS_S = 2.0
 # Of one zone, or one list: some people's nodes. Each costs a dial.
 TXT_RECORDS_MAX = 32
 ENTRY_NODES_MAX = 16
+ENTRIES_BYTES_MAX = 16 * KIB
 # An id and the longest name of a host.
 HINT_CHARACTERS_MAX = 320
 

@@ -78,6 +78,8 @@ def settings_of(nodes: Sequence[str], *, is_local: bool) -> dict[str, Any]:
     return {
         "listen_interfaces": "127.0.0.1:0" if is_local else "0.0.0.0:0,[::]:0",
         "dht_bootstrap_nodes": ",".join(nodes),
+        # A node asks, and serves no strangers of another network (BEP 43): no bytes of its owner.
+        "dht_read_only": True,
         "enable_lsd": False,
         "enable_upnp": False,
         "enable_natpmp": False,
@@ -93,9 +95,12 @@ def settings_of(nodes: Sequence[str], *, is_local: bool) -> dict[str, Any]:
 
 @asynccontextmanager
 async def open_mainline(nodes: Sequence[str], *, is_local: bool) -> AsyncIterator[ItemStore]:
-    """Take part in the DHT for as long as the block runs. Raises ImportError without the library.
+    """Ask the DHT, and write to it, for as long as the block runs.
 
     To open and to close take a moment, in a thread: libtorrent waits for threads of its own.
+
+    Raises:
+        OSError: the library is missing, or it cannot be loaded.
     """
     sessions = [await trio.to_thread.run_sync(_start, settings_of(nodes, is_local=is_local))]
     try:
@@ -108,7 +113,10 @@ async def open_mainline(nodes: Sequence[str], *, is_local: bool) -> AsyncIterato
 
 
 def _start(settings: dict[str, Any]) -> Any:
-    import libtorrent  # of the extra, and 10 MB
+    try:
+        import libtorrent  # of the extra, and 10 MB
+    except ImportError as error:  # it is there, and a library that it needs is not
+        raise OSError(f"libtorrent cannot be loaded: {error}") from error
 
     mask = libtorrent.alert.category_t.dht_notification
     mask |= libtorrent.alert.category_t.stats_notification

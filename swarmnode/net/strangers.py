@@ -14,12 +14,12 @@ Loaded by nodes that strangers elsewhere could reach, and where a name is looked
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import trio
@@ -33,9 +33,6 @@ from swarmnode.protocol import meeting
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink
-from swarmnode.store.files import read_file
-from swarmnode.store.keys import load_identity
-from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.meeting import MeetingItem
 from swarmnode.wire.swarm import Manifest
 
@@ -49,9 +46,11 @@ _ASK_AGAIN_S = (5.0, 600.0)
 # Whether the item is good is looked up so often by each member that can: more rarely where many.
 _CHECK_S = 60.0
 _LOOK_S = 1.0
+_LOOK_S_MAX = 10.0
 _DNS_S = 4.0
-_ENTRIES_BYTES_MAX = 16 * limits.KIB
-_log = get_logger("swarmnode.net.strangers")
+# Words of members that may be the seed, looked at in one go: each costs the making of a key.
+_WORDS_MAX = 32
+_log = logging.getLogger(__name__)
 
 Via = Literal["entries", "dns", "mainline"]
 OpenStore = Callable[..., AbstractAsyncContextManager[ItemStore]]
@@ -108,6 +107,7 @@ class Strangers:
     Args:
         wall: Unix time.
         on_told: told of each answer.
+        read_list: returns the list of entry nodes that the owner has named, "" without one.
         open_store, ask_txt: what there is to ask, if not the real ones.
     """
 
@@ -118,13 +118,14 @@ class Strangers:
         on_told: Callable[[Told], None],
         *,
         rng: random.Random,
+        read_list: Callable[[], str] = str,
         open_store: OpenStore | None = None,
         ask_txt: AskTxt | None = None,
     ) -> None:
         self._config = config
         self._ways = frozenset(config.rendezvous)
         self._wall, self._rng = wall, rng
-        self._on_told = on_told
+        self._on_told, self._read_list = on_told, read_list
         self._open_store = open_store or open_mainline
         self._ask_txt = ask_txt or query_txt
         self._has_mainline = "mainline" in self._ways and (open_store is not None or is_installed())
@@ -156,31 +157,26 @@ class Strangers:
     async def ask_entries(self, sought: Sought) -> None:
         """Ask the list of entry nodes and DNS."""
         if "entries" in self._ways:
-            self._read_list()
+            self._ask_list()
         if "dns" in self._ways:
             async with trio.open_nursery() as nursery:
                 for zone in dict.fromkeys((*sought.zones, *self._config.dns_seeds)):
                     for name in (f"_swarmnode.{zone}", f"{sought.name}._swarmnode.{zone}"):
                         nursery.start_soon(self._ask_zone, name, sought)
 
-    def _read_list(self) -> None:
-        path, key = self._config.entry_nodes, self._config.entry_nodes_key or ENTRY_NODES_KEY
-        text = ENTRY_NODES
+    def _ask_list(self) -> None:
+        key = self._config.entry_nodes_key or ENTRY_NODES_KEY
         try:
-            if path:
-                text = read_file(Path(path), bytes_max=_ENTRIES_BYTES_MAX).decode(
-                    "ascii", "replace"
-                )
-            if text:
+            if text := self._read_list() if self._config.entry_nodes else ENTRY_NODES:
                 self._tell("entries", meeting.read_entries(text, key, self._wall()))
         except (SwarmNodeError, OSError) as error:
-            _log.warning("the list of entry nodes is not used", path=path, why=str(error))
+            _log.warning("the list of entry nodes is not used: %s", error)
 
     async def _ask_zone(self, name: str, sought: Sought) -> None:
         try:
             texts = await self._ask_txt(name, self._config.dns_servers)
         except (SwarmNodeError, OSError) as error:
-            _log.info("DNS has nothing for us", name=name, why=str(error))
+            _log.info("DNS has nothing for us at %s: %s", name, error)
             return
         hints, links = meeting.read_txt(texts, sought.name, sought.swarm_key)
         self._tell("dns", hints)
@@ -196,7 +192,7 @@ class Strangers:
             async with self._open() as store:
                 await self._ask_mainline(store, sought)
         except OSError as error:
-            _log.warning("the BitTorrent DHT is not asked", why=str(error))
+            _log.warning("the BitTorrent DHT is not asked: %s", error)
 
     def _open(self) -> AbstractAsyncContextManager[ItemStore]:
         nodes = self._config.mainline_nodes or WELL_KNOWN
@@ -204,7 +200,7 @@ class Strangers:
         return self._open_store(nodes, is_local=all(map(is_loopback, hosts)))
 
     async def _ask_mainline(self, store: ItemStore, sought: Sought) -> None:
-        """Read the item of the swarm, and those of its name, and tell whom they name."""
+        """Read the item of the swarm, and those of its name, and tell which members they name."""
         asked: set[bytes] = set()
         items: dict[bytes, MeetingItem] = {}
 
@@ -240,7 +236,7 @@ class Strangers:
         try:
             item = meeting.decode_item(found.value, self._wall())
         except SwarmNodeError as error:
-            _log.info("an item is refused", why=str(error))
+            _log.info("an item is refused: %s", error)
             return None
         is_meant = item.name == sought.name and sought.swarm_key in (b"", item.swarm)
         return item if is_meant else None
@@ -254,16 +250,15 @@ class Strangers:
     # --- for as long as a node runs --------------------------------------------------------------
 
     async def run(
-        self, link: SwarmLink, part: Callable[[], Insider | None], key_file: Path
+        self, link: SwarmLink, part: Callable[[], Insider | None], own: Identity | None
     ) -> None:
         """Ask while the node is alone, and do what a member does for strangers, until cancelled.
 
         Args:
             part: in the swarm; None until the node is a member.
-            key_file: the meeting key, where this home has created the swarm.
+            own: the meeting key, where this home has created the swarm.
         """
-        with suppress(FileNotFoundError):
-            self._identity = load_identity(key_file)
+        self._identity = own
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_while_alone, Sought.by(link), part)
             nursery.start_soon(self._carry, part)
@@ -289,44 +284,53 @@ class Strangers:
 
     async def _carry(self, part: Callable[[], Insider | None]) -> None:
         """Say the seed of the meeting key to the other members, once it is known and proven."""
+        pause_s = _LOOK_S
         while True:
             insider = part()
-            is_open = insider is not None and insider.manifest.grant and insider.state.is_open
-            if insider is not None and is_open and self._say(insider):
-                return
-            await trio.sleep(_LOOK_S)
+            if insider is not None and insider.manifest.grant and insider.state.is_open:
+                if self._say(insider):
+                    return
+                pause_s = min(2 * pause_s, _LOOK_S_MAX)
+            await trio.sleep(pause_s)
 
     def _say(self, insider: Insider) -> bool:
         grant = insider.manifest.grant or b""
         key = meeting.open_grant(grant, insider.manifest.name, insider.manifest.swarm_key)
-        if self._identity is not None and self._identity.public_key != key:
-            self._identity = None  # of another swarm that once had this name
-        if self._identity is None:
-            said = insider.state.view.registers().values()
-            words = {each[REGISTER] for each in said if isinstance(each.get(REGISTER), str)}
-            proven = (meeting.meeting_identity(word, key) for word in words)
-            self._identity = next((each for each in proven if each is not None), None)
+        if self._identity is None or self._identity.public_key != key:
+            # This home did not create the swarm, or another one of that name.
+            self._identity = self._heard(insider, key)
         if self._identity is None:
             return False
         insider.state.say(Update(registers={REGISTER: meeting.seed_text(self._identity)}))
         return True
 
+    def _heard(self, insider: Insider, key: bytes) -> Identity | None:
+        said = insider.state.view.registers().values()
+        words = sorted({word for each in said if isinstance(word := each.get(REGISTER), str)})
+        for word in self._rng.sample(words, min(len(words), _WORDS_MAX)):
+            if (identity := meeting.meeting_identity(word, key)) is not None:
+                return identity
+        return None
+
     async def _attend(self, sought: Sought, part: Callable[[], Insider | None]) -> None:
         """Be in the mainline DHT while there is something to ask, or to write."""
         await trio.sleep(GRACE_S)
         while True:
-            if _is_alone(part()) or self._live(part()):
+            if self._has_business(part()):
                 try:
                     async with self._open() as store, trio.open_nursery() as nursery:
                         nursery.start_soon(self._ask_store_while_alone, store, sought, part)
                         nursery.start_soon(self._write_now_and_then, store, part)
-                        while _is_alone(part()) or self._live(part()):  # noqa: ASYNC110
-                            await trio.sleep(_LOOK_S)
+                        while self._has_business(part()):  # noqa: ASYNC110
+                            await trio.sleep(_LOOK_S_MAX)
                         nursery.cancel_scope.cancel()
                 except OSError as error:
-                    _log.warning("the BitTorrent DHT is not joined", why=str(error))
+                    _log.warning("the BitTorrent DHT is not joined: %s", error)
                     await trio.sleep(_CHECK_S)
             await trio.sleep(_LOOK_S)
+
+    def _has_business(self, insider: Insider | None) -> bool:
+        return _is_alone(insider) or bool(self._live(insider))
 
     async def _ask_store_while_alone(
         self, store: ItemStore, sought: Sought, part: Callable[[], Insider | None]
@@ -388,7 +392,7 @@ class Strangers:
             there = await self._read(store, owner.public_key, sought)
             if meeting.is_due(there, manifest.swarm_key, live, now):
                 taken = await store.put(owner, meeting.SALT, value)
-                _log.info("where members are is written to the BitTorrent DHT", nodes=taken)
+                _log.info("%d nodes of the BitTorrent DHT hold where members are", taken)
 
 
 def _is_alone(insider: Insider | None) -> bool:

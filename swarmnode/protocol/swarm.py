@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, urlencode
 
@@ -22,6 +23,8 @@ from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.records import Name
 from swarmnode.wire.swarm import Manifest, Signed
 
+# A zone of DNS, as people write it.
+_ZONE = re.compile(r"(?=.{1,200}$)[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 _SCHEME = "swarm:"
 _DOMAIN = "manifest/1"
 
@@ -122,7 +125,7 @@ def parse_link(text: str) -> SwarmLink:
             hints.append(Hint.parse(value))
         elif field_name == "r":
             meeting = decode_base32(value, what="the meeting key (r=) in the link")
-        elif field_name == "d":
+        elif field_name == "d" and _ZONE.fullmatch(value):
             zones.append(value)
         elif field_name == "i":
             invite = _decode_invite(value)

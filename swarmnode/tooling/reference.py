@@ -77,6 +77,15 @@ _SETTINGS = {
     " and on the LAN. At most 16; in the environment separated by commas.",
     "node_name": "What people see this node called; nothing: two words that follow from its id.",
     "lan": "Look for nodes on the local network, and be found there.",
+    "rendezvous": "Which [ways to peers](discovery.md#where-no-node-is-known) are used besides the"
+    " local network: `link` (its hints), `contacts` (of earlier runs), `mainline` (the BitTorrent"
+    " DHT), `dns` and `entries` (a signed list). One that is left out is off.",
+    "mainline_nodes": "`HOST:PORT` of nodes of the BitTorrent DHT to begin with; none: well-known"
+    " ones.",
+    "dns_seeds": "Zones of DNS whose TXT records name nodes or links.",
+    "dns_servers": "`HOST:PORT` of the DNS server to ask for them; none: that of the system.",
+    "entry_nodes": "The path of a signed list of entry nodes, in place of the built-in one.",
+    "entry_nodes_key": "The key in base32 whose signature counts on that list.",
     "metrics": "Where `/metrics` answers, or `off`.",
     "metrics_allow_remote": "Let `metrics` be an address that other machines reach. It asks for"
     " no password.",
@@ -179,6 +188,7 @@ _ROUTES = {
 # Of families whose page has another name than they have.
 _PROTOCOL_PAGES = {
     "beacon": ("lan.md",),
+    "meeting": ("swarm.md",),
     "membership": ("swarm.md",),
     "nat": ("stun.md", "rtc.md"),
 }

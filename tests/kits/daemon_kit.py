@@ -72,6 +72,7 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
     # Nodes of other tests on this machine, and of other machines, are none of a test's business.
     ours = {"SWARMNODE_HOME": str(home), "SWARMNODE_THREADS": "1", "SWARMNODE_LAN": "false"}
     ours["SWARMNODE_DASHBOARD"] = "off"  # one port, which the first of many nodes would take
+    ours["SWARMNODE_RENDEZVOUS"] = "link,contacts"  # a test asks no DHT and no DNS of the world
     # Nodes that train all they can would starve those that other tests are just starting.
     ours["SWARMNODE_CPU_PERCENT"] = "30"
     ours |= extra or {}

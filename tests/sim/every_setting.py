@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from swarmnode.config import NodeConfig
+from swarmnode.ids import encode_base32
 from swarmnode.testing.swarm import make_identity
 
 # Read by the process around a node, or by its real network: tests/process starts nodes with these.
@@ -35,6 +36,12 @@ def other_values(folder: Path) -> dict[str, Any]:
         "node_name": "a quiet heron",
         "bootstrap": [f"{make_identity(99).peer_id}@127.0.0.1:9"],
         "lan": False,
+        "rendezvous": ["link"],
+        "mainline_nodes": ["127.0.0.1:9"],
+        "dns_seeds": ["example.test"],
+        "dns_servers": ["127.0.0.1:9"],
+        "entry_nodes": str(folder / "entries"),
+        "entry_nodes_key": encode_base32(bytes(32)),
         "metrics": "127.0.0.1:0",
         "metrics_allow_remote": True,
         "device": "cpu",

@@ -368,7 +368,7 @@ def write_swarm(
     from swarmnode.config import is_loopback
     from swarmnode.daemon.transport.reach import reachable_addresses
     from swarmnode.ids import PUBLIC_KEY_BYTES
-    from swarmnode.limits import BOOTSTRAP_HINTS_MAX
+    from swarmnode.limits import BOOTSTRAP_HINTS_MAX, ZONES_MAX
     from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
     from swarmnode.store.files import write_atomic
     from swarmnode.store.keys import load_or_create_identity
@@ -382,7 +382,8 @@ def write_swarm(
     addresses = config.advertise or reachable_addresses(config.listen)
     swarm = load_or_create_identity(paths.swarm(name).swarm_key)
     grant = b""
-    if not is_loopback(config.listen_address.host) or config.mainline_nodes:
+    is_here = is_loopback(config.listen_address.host) and not config.mainline_nodes
+    if "mainline" in config.rendezvous and not is_here:
         # Strangers elsewhere may look for it: members tell them where they are by this key.
         from swarmnode.protocol.meeting import make_grant
 
@@ -419,7 +420,13 @@ def write_swarm(
     own = [Hint(node.peer_id, address) for address in addresses]
     # Behind a NAT the link is of use to others because of these alone.
     hints = tuple(dict.fromkeys((*own, *map(Hint.parse, config.bootstrap))))[:BOOTSTRAP_HINTS_MAX]
-    link = SwarmLink(name, swarm.public_key, hints, meeting=grant[:PUBLIC_KEY_BYTES])
+    link = SwarmLink(
+        name,
+        swarm.public_key,
+        hints,
+        meeting=grant[:PUBLIC_KEY_BYTES],
+        zones=config.dns_seeds[:ZONES_MAX],
+    )
     save_link(link, paths)
     # The manifest comes last: without it the name is still free for another try.
     write_atomic(paths.swarm(name).manifest, encode_record(sign_manifest(manifest, swarm)))

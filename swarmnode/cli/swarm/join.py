@@ -247,9 +247,9 @@ def _train(
 def _check_has_peer_to_ask(config: NodeConfig, *, has_peers: bool, name: str) -> None:
     """Say at once what would else come out after a minute: that no peer can be found."""
     has_manifest = config.paths.swarm(name).manifest.exists()
-    beyond = config.mainline_nodes or config.dns_seeds or config.entry_nodes
-    others = config.lan or config.bootstrap or beyond or config.paths.contacts.exists()
-    if not (has_peers or has_manifest or others):
+    others = config.lan or config.bootstrap or config.paths.contacts.exists()
+    more = config.mainline_nodes or config.dns_seeds or config.entry_nodes
+    if not (has_peers or has_manifest or others or more):
         raise ConfigError(
             f"the link of swarm {name!r} names no peer (b=) to join through, this home knows no"
             " other node, and the LAN is switched off: a shell cuts a link without quotes at the &,"

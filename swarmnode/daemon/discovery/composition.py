@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from swarmnode.config import NodeConfig, is_loopback, parse_host_port
 from swarmnode.daemon.discovery.dht import Discovery
@@ -17,7 +18,7 @@ from swarmnode.net.lan.datagrams import DatagramNet
 from swarmnode.net.services import Services
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.identity import Identity
-from swarmnode.protocol.swarm import network_id
+from swarmnode.protocol.swarm import SwarmLink, network_id
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,17 @@ def meets_strangers(config: NodeConfig, transport: Transport) -> bool:
     is_named = config.mainline_nodes or config.dns_seeds or config.entry_nodes
     is_here = is_loopback(config.listen_address.host) and not is_named
     return isinstance(transport, TcpTransport) and not is_here
+
+
+def can_meet(config: NodeConfig, link: SwarmLink) -> bool:
+    """Whether this node has anything to ask them with, or a key that others need for that."""
+    ways = config.rendezvous
+    return (
+        ("mainline" in ways and find_spec("libtorrent") is not None)
+        or ("dns" in ways and bool(config.dns_seeds or link.zones))
+        or ("entries" in ways and bool(config.entry_nodes))
+        or config.paths.swarm(link.name).meeting_key.exists()
+    )
 
 
 def make_beacon(

@@ -27,11 +27,11 @@ import msgspec
 import trio
 
 from swarmnode import limits
-from swarmnode.config import NodeConfig
+from swarmnode.config import NodeConfig, is_loopback
 from swarmnode.daemon.discovery import rendezvous
 from swarmnode.daemon.discovery.composition import compose, make_beacon, meets_strangers
 from swarmnode.daemon.discovery.dht import Discovery
-from swarmnode.daemon.discovery.rendezvous import can_be_told
+from swarmnode.daemon.discovery.rendezvous import can_be_told, make_strangers
 from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, ProtocolError, Refused, SwarmNodeError, TransportError
@@ -42,6 +42,7 @@ from swarmnode.net.lan.datagrams import DatagramNet
 from swarmnode.net.strangers import Sought, Strangers, Told
 from swarmnode.protocol.dht.keys import name_key, swarm_key_key
 from swarmnode.protocol.dht.records import OpenRecord
+from swarmnode.protocol.hosts import is_loopback as ip_is_loopback
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.lan import LanPeer
 from swarmnode.protocol.swarm import Hint, SwarmLink, check_name, open_manifest
@@ -268,9 +269,11 @@ class Visitor:
     env: Env
     lan: LanBeacon | None = None
     known: set[PeerId] = field(default_factory=set)  # nodes that may be asked
+    is_here: bool = False  # its network may be on this machine alone
     strangers: Strangers | None = None  # what leads to others where these do not
     claims: list[Claim] = field(default_factory=list)  # what those said
     met: trio.Event = field(default_factory=trio.Event)  # set once one of them has answered
+    claimed: trio.Event = field(default_factory=trio.Event)  # and once one has named a swarm
 
     async def find_swarms(self, names: Iterable[str]) -> Findings:
         """Return the swarms of these names, and all that the LAN knows; takes some seconds.
@@ -286,17 +289,30 @@ class Visitor:
             await self._look_around()
             claims += await self._ask_network(names)
             if not any(claim.name in names for claim in claims):
-                await asking.wait()
+                await self._wait_for_strangers(asking)
                 claims += self.claims or await self._ask_network(names)
             nursery.cancel_scope.cancel()
         return Findings(gather(claims), self._searched())
+
+    async def _wait_for_strangers(self, asked: trio.Event) -> None:
+        """Return when all have answered, or the first and some others have."""
+        async with trio.open_nursery() as nursery:
+
+            async def wait_for_first() -> None:
+                await self.claimed.wait()
+                await trio.sleep(limits.LOOKUP_OTHERS_S)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(wait_for_first)
+            await asked.wait()
+            nursery.cancel_scope.cancel()
 
     async def _ask_network(self, names: tuple[str, ...]) -> list[Claim]:
         can_ask = self.discovery.core.statistics().contacts > 0
         return await find_swarms(names if can_ask else (), self.discovery, self.lan, self.env)
 
     async def _ask_strangers(self, wanted: Sequence[Sought], asked: trio.Event) -> None:
-        """Ask whom no hint leads to about all of these at once."""
+        """Ask those that no hint leads to about all of these at once."""
         if self.strangers:
             async with trio.open_nursery() as nursery:
                 for sought in wanted:
@@ -307,6 +323,8 @@ class Visitor:
         """Note who may be asked now, and what was claimed."""
         self.met.set()
         for hint in told.hints:
+            if self.is_here and ip_is_loopback(hint.address):
+                self.network.trust((hint.address,))
             if addresses := self.discovery.usable((hint.address,)):
                 self.known.add(hint.peer)
                 self.discovery.discovered(hint.peer, addresses)
@@ -321,6 +339,7 @@ class Visitor:
                         told.made,
                     )
                     self.claims.append(claim)
+                    self.claimed.set()
 
     async def fetch_manifest(self, link: SwarmLink) -> Manifest:
         """Return the manifest of a swarm; its peers are asked, then those that DHT and LAN name.
@@ -457,10 +476,11 @@ async def visit(
         hints += [hint for link in stored_links(config.paths) for hint in link.hints]
     composition = compose(config, Identity.generate(), _EPOCH, transport, env)
     visitor = Visitor(composition.network, composition.discovery, env)
+    visitor.is_here = is_loopback(config.listen_address.host)
     if "contacts" in config.rendezvous:
         visitor.known.update(PeerId(each.peer) for each in load_contacts(config.paths.contacts))
     if meets_strangers(config, transport):
-        visitor.strangers = Strangers(config, env.wall, visitor.told, rng=env.rng)
+        visitor.strangers = make_strangers(config, env, visitor.told)
 
     def met(peer: LanPeer) -> None:
         visitor.known.add(peer.peer)

@@ -11,6 +11,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
@@ -34,8 +35,10 @@ from swarmnode.ids import PeerId
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.dht.keys import name_key, swarm_key_key
+from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import SwarmLink, open_manifest
 from swarmnode.store.files import make_private_dir, read_file, write_atomic
+from swarmnode.store.keys import load_identity
 from swarmnode.strategies.installed import check_installed
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import dht as wire
@@ -43,7 +46,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Manifest, ManifestReply, ManifestRequest, Signed
 
 if TYPE_CHECKING:
-    from swarmnode.net.strangers import Insider, Told
+    from swarmnode.net.strangers import Insider, Strangers, Told
 
 MANIFEST_SERVICE = "manifest/1"
 Candidates = Callable[[], Mapping[PeerId, tuple[str, ...]]]
@@ -95,21 +98,19 @@ class SwarmRendezvous:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_dht)
             if self._elsewhere:
-                from swarmnode.net.strangers import Strangers  # not for nodes of one machine
-
-                strangers = Strangers(
-                    self._elsewhere, self._env.wall, self._told, rng=self._env.rng
-                )
-                key_file = self._elsewhere.paths.swarm(self._link.name).meeting_key
-                await strangers.run(self._link, lambda: self.insider, key_file)
+                strangers = make_strangers(self._elsewhere, self._env, self._told)
+                own: Identity | None = None
+                with suppress(FileNotFoundError):
+                    own = load_identity(self._elsewhere.paths.swarm(self._link.name).meeting_key)
+                await strangers.run(self._link, lambda: self.insider, own)
 
     def _told(self, told: Told) -> None:
         """Take hints: to members, or to nodes whose DHT knows some."""
         for hint in told.hints:
-            addresses = self._discovery.usable((hint.address,))
-            self._discovery.discovered(hint.peer, addresses)
-            if told.swarm_key == self._link.swarm_key:
-                self.found(hint.peer, addresses)
+            if addresses := self._discovery.usable((hint.address,)):
+                self._discovery.discovered(hint.peer, addresses)
+                if told.swarm_key == self._link.swarm_key:
+                    self.found(hint.peer, addresses)
 
     async def _ask_dht(self) -> None:
         """Ask the DHT now and then, soon while no peer is there."""
@@ -182,6 +183,17 @@ class SwarmRendezvous:
         self.lookups += 1
         for opened in answer.records:
             self.found(opened.author, self._discovery.usable(opened.record.addresses))
+
+
+def make_strangers(config: NodeConfig, env: Env, on_told: Callable[[Told], None]) -> Strangers:
+    """Return what asks beyond this network, and its DHT; see ``net/strangers.py``."""
+    from swarmnode.net.strangers import Strangers  # few nodes have a use for it
+
+    def read_list() -> str:
+        data = read_file(Path(config.entry_nodes), bytes_max=limits.ENTRIES_BYTES_MAX)
+        return data.decode("ascii", "replace")
+
+    return Strangers(config, env.wall, on_told, rng=env.rng, read_list=read_list)
 
 
 class ManifestKeeper:

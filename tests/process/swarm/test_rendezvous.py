@@ -63,6 +63,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     swarm = new_swarm()
     with mainline_dht(NODES) as nodes:
         env = {"SWARMNODE_MAINLINE_NODES": ",".join(nodes)}
+        env["SWARMNODE_RENDEZVOUS"] = "link,mainline"
         meeting = load_or_create_identity(Paths(folder / "creator").swarm("demo").meeting_key)
         grant = make_grant("demo", swarm.key, meeting.public_key)
         identity = make_home(folder / "creator", swarm, swarm.signed(grant=grant))
