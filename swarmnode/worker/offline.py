@@ -41,6 +41,11 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if argv is None:  # a process of its own
         end_with_parent()
+    return run(arguments)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what ``arguments.verb`` does, and say it line by line; return the exit status."""
     verb: Callable[[argparse.Namespace], Iterator[Json]] = arguments.verb
     try:
         for line in verb(arguments):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from tests.kits.hub_kit import CONTEXT, VOCABULARY, make_gpt2, make_llama, make_
 
 pytestmark = [
     pytest.mark.skipif(
-        find_spec("transformers") is None or find_spec("peft") is None,
-        reason="needs transformers and peft",
+        any(find_spec(name) is None for name in ("transformers", "peft", "gguf")),
+        reason="needs transformers, peft and gguf",
     ),
     # Of peft: it sets right what GPT-2 has the other way round, and asks by a former name.
     pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False"),
@@ -179,3 +180,61 @@ def test_a_model_that_transformers_has_not_is_refused(
     with pytest.raises(AssertionError):
         exported(state, tmp_path, "transformers")
     assert "task synthetic: transformers has no model like its own" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 2}])
+def test_a_file_for_llama_cpp_has_the_same_weights(
+    base: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    state = trained(base, **settings)
+    out = exported(state, tmp_path, "transformers", f"--model-dir={base}")
+    assert converted(out) == 0
+    # A reader of its own, which turns back what llama.cpp wants turned. It takes GPT-2's numbers of
+    # tokens and positions for those of OpenAI's, whatever the file says: they come from the config.
+    config = AutoConfig.from_pretrained(out)
+    read = AutoModelForCausalLM.from_pretrained(out, gguf_file="model.gguf", config=config)
+    assert_same_logits(state, read)
+
+
+def converted(out: Path) -> int:
+    from swarmnode.worker.tools.gguf import convert
+
+    return offline.run(Namespace(verb=convert, folder=str(out), file=str(out / "model.gguf")))
+
+
+def test_the_file_for_llama_cpp_has_the_tokenizer_and_the_template(tmp_path: Path) -> None:
+    import gguf
+
+    base = make_llama(tmp_path / "base", template=TEMPLATE)
+    assert converted(base) == 0
+    fields = gguf.GGUFReader(base / "model.gguf").fields
+    words = json.loads((base / "tokenizer.json").read_text())["model"]
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    assert [tokens[number] for number in words["vocab"].values()] == list(words["vocab"])
+    assert fields["tokenizer.ggml.merges"].contents() == [" ".join(one) for one in words["merges"]]
+    assert fields["tokenizer.ggml.pre"].contents() == "gpt-2"
+    assert fields["tokenizer.ggml.eos_token_id"].contents() == 0
+    assert fields["tokenizer.chat_template"].contents() == TEMPLATE
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model_type": "bloom"}, "expected a model of type gpt2, llama"),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
+            "expected plain rotary positions, got linear",
+        ),
+    ],
+)
+def test_what_llama_cpp_would_misread_is_refused(
+    tmp_path: Path, change: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_llama(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    assert converted(tmp_path) != 0
+    assert words in capsys.readouterr().out
+    assert not (tmp_path / "model.gguf").exists()

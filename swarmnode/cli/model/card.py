@@ -18,6 +18,7 @@ The weights are plain safetensors; `config.json` has the settings to build the m
 
     model = AutoModelForCausalLM.from_pretrained("DIRECTORY")
     tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")""",
+    "gguf": "`llama-cli -m DIRECTORY/model.gguf` of llama.cpp writes text; it is all in float32.",
     "adapter": """    from peft import PeftModel
     from transformers import AutoModelForCausalLM
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ from swarmnode.store.training_data import load_training_data
 from swarmnode.wire.swarm import Manifest
 
 _SNAPSHOT_DEADLINE_S = 130.0
-FORMATS = ("swarmnode", "transformers")
-_ADAPTER = "adapter"
+FORMATS = ("swarmnode", "transformers", "gguf")
+_ADAPTER, _GGUF = "adapter", "gguf"
+_GGUF_MODULE = "swarmnode.worker.tools.gguf"
 _MERGE_FACTS = ("rule", "digest", "agreed", "members", "contributors", "own_loss")
 _FACTS_BYTES_MAX = 1024 * 1024
 
@@ -45,8 +47,8 @@ _DIGITS = 16  # of a hash, for people
     type=click.Choice(FORMATS),
     default=FORMATS[0],
     show_default=True,
-    help="For `generate` and Python here, or for from_pretrained of transformers, with the"
-    " tokenizer.",
+    help="For `generate` and Python here; for from_pretrained of transformers, with the tokenizer;"
+    " or one file for llama.cpp.",
 )
 @click.option("--adapter", is_flag=True, help="The adapters of --lora alone, for peft.")
 @merge_option(default=None)
@@ -114,11 +116,17 @@ def export_model(
 
 def _write(name: str, paths: Paths, source: str, directory: Path, kind: str) -> dict[str, Any]:
     """Write the weights, and what of other programs' files there is. Raises SwarmNodeError."""
-    arguments = [f"--format={kind}"]
+    arguments: list[str] = []
     if kind != FORMATS[0]:  # tokenizer and base are where this home trains from
         known = load_training_data(name, paths)
         arguments += [f"--data-dir={known.folder}", f"--model-dir={known.model}"]
-    return run_offline("export", *arguments, "--", source, str(directory))
+    if kind != _GGUF:
+        return run_offline("export", f"--format={kind}", *arguments, "--", source, str(directory))
+    with tempfile.TemporaryDirectory(dir=directory) as between:
+        folder = ("--format=transformers", *arguments, "--", source, between)
+        written = run_offline("export", *folder)
+        made = run_offline("--", between, str(directory / "model.gguf"), module=_GGUF_MODULE)
+    return written | made | {"format": kind}
 
 
 def _facts_file(kind: str) -> str:
