@@ -102,6 +102,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     # What left and came over the line, with all headers, by what it was for: relayed bytes too.
     line_sent_bytes: dict[str, int] = {}
     line_received_bytes: dict[str, int] = {}
+    exchange_s_mean: float | None = None  # of those that were committed: rounds follow the line
 
 
 class NodeView:
@@ -191,6 +192,7 @@ class NodeView:
         sent, received = self.bytes_by_plane()
         results = self.work.exchange_results()
         mixing = self.mixing.figures
+        took = self.exchange_duration.snapshot()
         verdict = node.volunteer.verdict
         return NodeStatus(
             swarm=node.swarm,
@@ -250,6 +252,7 @@ class NodeView:
             lr_factor=swarm.lr_factor,
             line_sent_bytes=node.volunteer.traffic.up.by_purpose(),
             line_received_bytes=node.volunteer.traffic.down.by_purpose(),
+            exchange_s_mean=took.sum / sum(took.counts) if any(took.counts) else None,
         )
 
     def given(self) -> Given:
