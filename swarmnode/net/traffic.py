@@ -36,6 +36,7 @@ class Way:
 
     def __init__(self, line: Line) -> None:
         self.is_far = False
+        self.is_within = False  # a stream of another session
         self._line = line
         self._look_at = 0.0
         self._channel: Channel | None = None
@@ -43,6 +44,9 @@ class Way:
 
     def look(self, channel: Channel | None, now: float) -> None:
         """Ask the channel now and then; one that cannot tell is taken for near."""
+        if channel is not self._channel:
+            self._channel, self._look_at, self.is_far = channel, now, False
+            self._arrived_bytes, self.is_within = -1, getattr(channel, "is_within", False)
         if now < self._look_at or self._line.yielding is None:
             return
         self._look_at = now + _LOOK_S
@@ -50,8 +54,8 @@ class Way:
         found: Delays | None = delays() if delays is not None else None
         if found is None:
             return
-        before = self._arrived_bytes if channel is self._channel else found.arrived_bytes
-        self._channel, self._arrived_bytes = channel, found.arrived_bytes
+        before = found.arrived_bytes if self._arrived_bytes < 0 else self._arrived_bytes
+        self._arrived_bytes = found.arrived_bytes
         new = found._replace(arrived_bytes=found.arrived_bytes - before)
         self.is_far = self._line.note(id(self), new, now)
 
@@ -78,13 +82,19 @@ class Tally:
         up.spend(on_the_wire(own_bytes), now, purpose, is_far=self.way.is_far)
 
     def received(self, n_bytes: int, opened_bytes: int, core: SessionCore, now: float) -> None:
-        """Count what came: ``n_bytes`` now, and ``opened_bytes`` of whole records so far."""
+        """Count what came: ``n_bytes`` now, and ``opened_bytes`` of whole records so far.
+
+        A peer may say of any stream that it is a leg: what came on one counts here, and not again
+        in the session inside of it.
+        """
+        if self.way.is_within:
+            return
         up, down = self._traffic.up, self._traffic.down
         new = _taken(core.received_for, self._received)
         rest_bytes = opened_bytes - self._opened_bytes - sum(new)
         self._opened_bytes = opened_bytes
-        down.pay(on_the_wire(max(0, n_bytes - new[Purpose.RELAYING])), now)
-        for purpose in HELD_PURPOSES:
+        down.pay(on_the_wire(n_bytes), now)
+        for purpose in (Purpose.EXCHANGE, Purpose.RELAYING, Purpose.SNAPSHOTS):
             down.count(on_the_wire(new[purpose]), purpose)
         down.count(on_the_wire(rest_bytes), Purpose.STATE)
         up.spend(receipts(n_bytes), now)

@@ -75,9 +75,9 @@ def receipts(n_bytes: int) -> int:
 
 # --- the rate that others do not notice -------------------------------------------------------
 
-# How long packets may wait because of us. LEDBAT++ has 60 ms; others who talk or play notice 50 ms,
-# and our own packets that are on the wire just then take some of these.
-YIELD_TARGET_S = 0.025
+# How long packets may wait because of us, besides for what goes out in one turn. LEDBAT++ has 60 ms
+# in all; others who talk or play notice 50.
+YIELD_TARGET_S = 0.015
 # A way that takes less is within a house or a data centre: no modem stands before it.
 _YIELD_WAY_S_MIN = 0.002
 _YIELD_BEGIN_BYTES_PER_S = 64_000.0
@@ -85,7 +85,7 @@ YIELD_BYTES_PER_S_MIN = 8_000.0
 _YIELD_LOOK_S = 0.2  # a smoothed round trip follows in about this time
 _YIELD_FRESH_S = 1.0
 # What was hardly used says nothing of the line.
-_YIELD_USED = 0.7
+_YIELD_USED = 0.5
 _YIELD_GROWTH_BEGIN, _YIELD_GROWTH = 1.5, 1.1
 _YIELD_GAIN = 0.15
 # Now and then, room for a moment: the queue drains, and the way's own delay is seen again.
@@ -162,7 +162,7 @@ class Yielding:
     def _look(self, now: float) -> None:
         passed_s, self._looked_at = now - self._looked_at, now
         used_bytes_per_s = self._spent_bytes / passed_s
-        arrived_bytes_per_s = self._arrived_bytes / passed_s
+        arrived_bytes_per_s = on_the_wire(self._arrived_bytes) / passed_s
         self._spent_bytes = self._arrived_bytes = 0
         self._ways = {
             way: seen for way, seen in self._ways.items() if now - seen[0] <= _YIELD_FRESH_S
@@ -182,8 +182,8 @@ class Yielding:
 
     def _next_rate(self, queue_s: float, arrived_bytes_per_s: float, *, is_used: bool) -> float:
         rate = self.rate_bytes_per_s
-        # Of a thin line our own two packets take as long as the target: that is no queue.
-        target_s = max(YIELD_TARGET_S, self.turn_bytes_max / rate)
+        # The last packet of a turn waits for those before it, which is no queue that stands.
+        target_s = YIELD_TARGET_S + self.turn_bytes_max / rate
         self._is_beginning = self._is_beginning and queue_s < target_s / 2
         if self._is_beginning and is_used:
             return rate * _YIELD_GROWTH_BEGIN
@@ -198,7 +198,7 @@ class Yielding:
     def _set_rate(self, rate_bytes_per_s: float, now: float) -> None:
         assert self._bucket is not None
         self.rate_bytes_per_s = max(YIELD_BYTES_PER_S_MIN, rate_bytes_per_s)
-        self._bucket.change(self.rate_bytes_per_s, self.turn_bytes_max, now)
+        self._bucket.change(self.rate_bytes_per_s, 2 * self.turn_bytes_max, now)
 
 
 class Line:

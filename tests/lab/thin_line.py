@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import select
 import socket
 import statistics
 import subprocess
@@ -60,7 +61,7 @@ def measure(
         quiet_ms = _ping(asker, echo, 2.0)
         given = [lab.ip("pub0"), peer, str(upload_kbit * 125), "yields" if yields else "presses"]
         sender = _start(lab, "c0", ["send", *given], stdin=subprocess.PIPE)
-        time.sleep(_SETTLE_S)
+        _ping(asker, echo, _SETTLE_S)  # in which it finds its rate
         before, began_at = _sent_bytes(lab, "c0"), time.monotonic()
         busy_ms = _ping(asker, echo, seconds)
         sent_bytes, took_s = _sent_bytes(lab, "c0") - before, time.monotonic() - began_at
@@ -90,7 +91,7 @@ def _ping(asker: socket.socket, echo: socket.socket, seconds: float) -> list[flo
         except TimeoutError:
             pass
         found.append((time.monotonic() - began_at) * 1e3)
-        time.sleep(max(0.0, began_at + _PING_EVERY_S - time.monotonic()))
+        select.select([], [], [], max(0.0, began_at + _PING_EVERY_S - time.monotonic()))
     return found
 
 

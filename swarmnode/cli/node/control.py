@@ -194,7 +194,7 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
             f" {answer['payloads_refused']} payloads refused",
         ),
         ("traffic", f"{sent / 1e6:.1f} MB sent, {received / 1e6:.1f} MB received"),
-        ("line", f"sent {_purposes(answer['line_sent_bytes'])}"),
+        ("line", _line(answer)),
         ("given", _given(answer["totals"])),
         ("snapshot", f"step {answer['snapshot_step']}" if answer["snapshot_path"] else "none yet"),
         (
@@ -216,9 +216,12 @@ def _recipe_line(answer: dict[str, Any]) -> list[tuple[str, str]]:
     return [("recipe", f"{factor}, {share:.1%} of {target:,} tokens")]
 
 
-def _purposes(line_bytes: dict[str, int]) -> str:
-    """What the line carried, by what it was for."""
-    return ", ".join(f"{name} {n / 1e6:.1f} MB" for name, n in line_bytes.items())
+def _line(answer: dict[str, Any]) -> str:
+    """What the line carried, by what it was for, and how long exchanges take on it."""
+    sent = (f"{name} {n / 1e6:.1f} MB" for name, n in answer["line_sent_bytes"].items())
+    took_s = answer["exchange_s_mean"]
+    took = "" if took_s is None else f"; an exchange takes {took_s:.3g} s, the next waits for it"
+    return f"sent {', '.join(sent)}{took}"
 
 
 def _given(totals: dict[str, Any]) -> str:

@@ -93,11 +93,18 @@ def _line_lines(volunteer: Volunteer) -> list[LimitView]:
     month = show_bytes(volunteer.readings.month_bytes) + " this month"
     return [
         LimitView("upload", config.upload or "all", f"{sent} sent"),
+        LimitView("upload_yields", _yes(config.upload_yields), _yields(traffic.up)),
         LimitView("download", config.download or "all", f"{received} received"),
         LimitView(
             "monthly_quota", config.monthly_quota or "all", month if config.monthly_quota else "-"
         ),
     ]
+
+
+def _yields(line: Line) -> str:
+    """Say what is left of the line by what others need of it."""
+    rate = line.yielding.rate_bytes_per_s if line.yielding else 0.0
+    return f"{show_bytes(round(rate))}/s go unnoticed" if rate else "-"
 
 
 def _by_purpose(line: Line) -> str:

@@ -109,6 +109,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     line_received_bytes: dict[str, int] = {}
     connectivity: Connectivity = STARTING
     bootstraps: tuple[Bootstrap, ...] = ()  # the addresses that the node was given
+    exchange_s_mean: float | None = None  # of those that were committed: rounds follow the line
 
 
 class NodeView:
@@ -200,6 +201,7 @@ class NodeView:
         sent, received = self.bytes_by_plane()
         results = self.work.exchange_results()
         mixing = self.mixing.figures
+        took = self.exchange_duration.snapshot()
         verdict = node.volunteer.verdict
         connectivity = self.connectivity(now)
         return NodeStatus(
@@ -262,6 +264,7 @@ class NodeView:
             line_received_bytes=node.volunteer.traffic.down.by_purpose(),
             connectivity=connectivity,
             bootstraps=self.bootstraps(),
+            exchange_s_mean=took.sum / sum(took.counts) if any(took.counts) else None,
         )
 
     def connectivity(self, now: float) -> Connectivity:

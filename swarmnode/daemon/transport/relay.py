@@ -271,8 +271,9 @@ class RelayService:
         while n_bytes := await source.receive_into(buffer[: up.turn_bytes_max(is_far=True)]):
             now = trio.current_time()
             way.look(sink, now)
-            down.spend(on_the_wire(n_bytes), now, Purpose.RELAYING)
-            up.spend(receipts(n_bytes), now, Purpose.RELAYING)
+            if not isinstance(source, StreamChannel):  # whose session counts it
+                down.spend(on_the_wire(n_bytes), now, Purpose.RELAYING)
+                up.spend(receipts(n_bytes), now, Purpose.RELAYING)
             if down.debt_s(now):
                 await trio.sleep(down.debt_s(now))
             if not self._core.try_pass(circuit, n_bytes, self._env.monotonic()):

@@ -21,7 +21,13 @@ from swarmnode.protocol.uplink import Delays
 
 
 class StreamChannel:
-    """Both directions of a stream. Closing it leaves the stream politely."""
+    """Both directions of a stream. Closing it leaves the stream politely.
+
+    Attributes:
+        is_within: what passes counts as that of the session whose stream it is.
+    """
+
+    is_within = True
 
     def __init__(self, stream: Stream, description: str) -> None:
         self._stream = stream
@@ -89,6 +95,7 @@ class RelayedChannel:
 
     def __init__(self, leg: Channel, description: str, relay: PeerId) -> None:
         self.relay = relay
+        self.is_within = isinstance(leg, StreamChannel)
         self._leg = leg
         self._description = description
 

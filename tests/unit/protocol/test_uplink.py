@@ -26,7 +26,7 @@ MBIT = 125_000.0  # bytes/s
 class Uplink:
     """A home's uplink: a queue of a router, and a node behind it that always wants to send.
 
-    ``others_bytes_per_s`` pass first. The round trip is smoothed as TCP does it, and told late.
+    ``others_bytes_per_s`` pass first. What is told of round trips is smoothed as TCP does it.
     """
 
     rate_bytes_per_s: float
@@ -47,13 +47,14 @@ class Uplink:
         while self.now < until:
             self.now += STEP_S
             self._send(purpose)
+            self.waits_s.append(self._wait_s)
             served = (self.rate_bytes_per_s - self.others_bytes_per_s) * STEP_S
-            served = min(self._queue_bytes, served)
-            self._queue_bytes -= served
-            wait_s = self._queue_bytes / (self.rate_bytes_per_s - self.others_bytes_per_s)
-            self.waits_s.append(wait_s)
-            self._told.append((self.now + self.rtt_s + wait_s, self.rtt_s + wait_s, served))
+            self._queue_bytes = max(0.0, self._queue_bytes - served)
             self._hear()
+
+    @property
+    def _wait_s(self) -> float:
+        return self._queue_bytes / (self.rate_bytes_per_s - self.others_bytes_per_s)
 
     def _send(self, purpose: Purpose) -> None:
         while self.line.free_at(self.now, purpose, is_far=True) <= self.now:
@@ -63,15 +64,16 @@ class Uplink:
             passed = min(n_bytes, max(0.0, room))
             self._queue_bytes += passed
             self.sent_bytes += passed
+            sample_s = self.rtt_s + self._wait_s  # of the last packet of the turn
+            self._told.append((self.now + sample_s, sample_s, passed / on_the_wire(1400) * 1400))
             if passed < n_bytes:
                 return
 
     def _hear(self) -> None:
         while self._told and self._told[0][0] <= self.now:
-            _, sample_s, served = self._told.popleft()
-            self._arrived_bytes += served
-            self._smoothed_s += (sample_s - (self._smoothed_s or sample_s)) * STEP_S * 5
-            self._smoothed_s = self._smoothed_s or sample_s
+            _, sample_s, arrived_bytes = self._told.popleft()
+            self._arrived_bytes += arrived_bytes
+            self._smoothed_s += (sample_s - self._smoothed_s) / (8 if self._smoothed_s else 1)
         if self._smoothed_s and round(self.now / STEP_S) % 100 == 0:
             seen = Delays(self._smoothed_s, self.rtt_s, int(self._arrived_bytes))
             self.line.note(1, seen, self.now)
