@@ -45,19 +45,19 @@ class Opened:
     actor: Actor
     hash: bytes
 
-    @cached_property
+    @property
     def head(self) -> Head:
         """What others compare with theirs while this is the newest of its author."""
         return Head(bytes(self.actor.peer), self.actor.epoch, self.record.sequence, self.hash)
 
-    @cached_property
+    @property
     def weighed(self) -> Weighed:
         """The head with what it adds to digests."""
         return weigh(self.head)
 
-    @cached_property
+    @property
     def delta(self) -> Delta:
-        """What it writes into the document."""
+        """What it writes into the document; not kept: it is larger than all else of a record."""
         return Delta.of(self.actor, self.record)
 
     @cached_property

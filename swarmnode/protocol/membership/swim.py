@@ -55,8 +55,6 @@ from swarmnode.protocol.membership.table import (
 )
 from swarmnode.wire import swim as wire
 
-_ALIVE = MemberState.ALIVE  # a look at an enum's class is dear
-
 
 class SwimCore:
     """Sans-IO core of one node's failure detector; see the module for what it promises."""

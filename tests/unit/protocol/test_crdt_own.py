@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -15,6 +16,7 @@ from swarmnode.protocol.crdt.records import RangeIndex, weigh
 from swarmnode.protocol.crdt.replica import SharedState
 from swarmnode.wire.crdt import Head, Listing, Range, StateRecord
 from swarmnode.wire.packing import decode_record, encode_record
+from swarmnode.wire.swarm import Signed
 from tests.kits.crdt_world import (
     NETWORK,
     WALL_UNIX_S,
@@ -45,6 +47,44 @@ def persists(state: SharedState) -> list[events.Persist]:
 
 def read(persist: events.Persist) -> StateRecord:
     return decode_record(persist.record.body, StateRecord)
+
+
+def words_of(number: int, n_records: int) -> list[Signed]:
+    """What another author says, one record after the other."""
+    author = SharedState(
+        ToySigner.make(number),
+        NETWORK,
+        epoch=1,
+        wall_unix_s=WALL_UNIX_S,
+        now=0.0,
+        rng=random.Random(number),
+        verify=verify_toy,
+    )
+    said: list[Signed] = []
+    for step in range(1, n_records + 1):
+        words = events.Update(
+            leases={("shard", f"{step}"): 300},
+            counters={"steps": step, "tokens": 9 * step},
+            registers={"state": "training", "loss": 1 / step},
+            maxima={"step": step},
+        )
+        author.handle(words, step)
+        said += [persist.record for persist in persists(author)]
+        author.handle(events.Persisted(step), step)
+        author.poll_effects()
+    return said
+
+
+def test_a_record_that_is_held_takes_little_more_than_what_it_says() -> None:
+    records = tuple(each for number in range(3, 13) for each in words_of(number, 9))
+    state = new_state()
+    tracemalloc.start()
+    state.handle(events.Restored(records), 20.0)
+    state.poll_effects()
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert state.view.counters()["steps"] == 90
+    assert held_bytes / len(records) < 3500  # with what each writes, which is needed once: 5600
 
 
 def test_nothing_of_ours_is_shown_before_it_is_on_disk() -> None:
