@@ -15,6 +15,7 @@ output. A failure is ``{"failed": KIND, "message": LINE}`` and the exit status o
     export SNAPSHOT FOLDER                     the weights alone, for other programs
     fetch_model NAME[@REVISION]                a model of the hub, to its cache on this machine
     bench_snapshot --params N ...              steps with and without snapshots
+    bench_pauses --params N                    how long steps wait for views and merges
     trial --task NAME ...                      what a step takes here, and what memory
 """
 
@@ -209,6 +210,16 @@ def bench_snapshot(arguments: argparse.Namespace) -> Iterator[Json]:
     )
 
 
+def bench_pauses(arguments: argparse.Namespace) -> Iterator[Json]:
+    """Measure how long views and merges hold up steps."""
+    import torch
+
+    from swarmnode.worker.tools.bench import bench_pauses as measured
+
+    torch.set_num_threads(1)
+    yield measured(arguments.params, arguments.exchanges)
+
+
 def trial(arguments: argparse.Namespace) -> Iterator[Json]:
     """Try a few steps, without a network."""
     from swarmnode.ipc.control import Configure
@@ -320,6 +331,9 @@ def _parser() -> argparse.ArgumentParser:
     sub = add(fetch_model)
     sub.add_argument("name")
     sub.add_argument("--revision", default="")
+    sub = add(bench_pauses)
+    sub.add_argument("--params", type=int, required=True)
+    sub.add_argument("--exchanges", type=int, default=3)
     sub = add(export)
     sub.add_argument(
         "--format", choices=("swarmnode", "transformers", "adapter"), default="swarmnode"
