@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from swarmnode import __version__
+from swarmnode import DISTRIBUTION, __version__
 from swarmnode.ipc.names import PROGRAM_TASK
 
 ENTRY_POINT_GROUP = "swarmnode.tasks"
@@ -65,7 +65,7 @@ def look_at_task(name: str) -> InstalledTask | None:
     target = installed_tasks().get(name)
     if target is None:
         return None
-    package = f"swarmnode {__version__}"
+    package = f"{DISTRIBUTION} {__version__}"
     if name not in BUILT_IN:
         owners = [entry.dist for entry in entry_points(group=ENTRY_POINT_GROUP, name=name)]
         package = next((f"{dist.name} {dist.version}" for dist in owners if dist), "")
