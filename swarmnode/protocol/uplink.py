@@ -77,7 +77,7 @@ def receipts(n_bytes: int) -> int:
 
 # How long packets may wait because of us, besides for what goes out in one turn. LEDBAT++ has 60 ms
 # in all; others who talk or play notice 50.
-YIELD_TARGET_S = 0.015
+YIELD_TARGET_S = 0.01
 # A way that takes less is within a house or a data centre: no modem stands before it.
 _YIELD_WAY_S_MIN = 0.002
 _YIELD_BEGIN_BYTES_PER_S = 64_000.0

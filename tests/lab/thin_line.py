@@ -49,7 +49,7 @@ _PIECE_BYTES = 64_000
 
 
 def measure(
-    rate_mbit: float, seconds: float, upload_kbit: float, *, yields: bool
+    rate_mbit: float, seconds: float, upload_kbit: float = 0.0, *, yields: bool = True
 ) -> dict[str, Any]:
     """Return others' round trips in ms before and while it sends, and what it sends."""
     shape = Shape(delay_ms=_DELAY_MS, rate_mbit=rate_mbit)
