@@ -10,7 +10,9 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -24,15 +26,11 @@ from swarmnode.ids import PeerId
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import format_address, parse_address
-from swarmnode.protocol.nat.stun import (
-    Endpoint,
-    Indication,
-    StunServer,
-    StunStatistics,
-    encode_indication,
-)
 from swarmnode.wire.connect.nat import ProbeRequest
 from swarmnode.wire.packing import decode_record, encode_record
+
+if TYPE_CHECKING:
+    from swarmnode.protocol.nat.stun import StunServer, StunStatistics
 
 # Read in one go, before other tasks get their turn.
 _STUN_RECEIVE_BATCH = 32
@@ -53,8 +51,13 @@ class StunResponder:
 
     def __init__(self, on_carried: Callable[[int, int], None] = lambda *_: None) -> None:
         self._on_carried = on_carried
-        self._server = StunServer()
         self._main: socket.socket | None = None
+
+    @cached_property
+    def _server(self) -> StunServer:
+        from swarmnode.protocol.nat.stun import StunServer  # most nodes are never asked
+
+        return StunServer()
 
     async def run(
         self, address: str, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
@@ -83,6 +86,8 @@ class StunResponder:
             Overloaded: too many were sent, to this host or in all.
             Refused: we run no responder, or cannot send there.
         """
+        from swarmnode.protocol.nat.stun import Indication, encode_indication
+
         if self._main is None:
             raise Refused("no STUN responder runs here")
         if not self._server.admits(host, trio.current_time()):
@@ -101,6 +106,8 @@ class StunResponder:
         other_port = other.getsockname()[1]
         while True:
             await trio.lowlevel.wait_readable(sock)
+            from swarmnode.protocol.nat.stun import Endpoint  # with the first question
+
             for _ in range(_STUN_RECEIVE_BATCH):
                 try:
                     data, ancillary, _, source = sock.recvmsg(limits.STUN_BYTES_MAX + 1, 64)
