@@ -21,7 +21,6 @@ from swarmnode.wire import (
     crdt,
     dht,
     meeting,
-    meeting,
     membership,
     metrics,
     recipe,
