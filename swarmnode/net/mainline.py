@@ -78,8 +78,6 @@ def settings_of(nodes: Sequence[str], *, is_local: bool) -> dict[str, Any]:
     return {
         "listen_interfaces": "127.0.0.1:0" if is_local else "0.0.0.0:0,[::]:0",
         "dht_bootstrap_nodes": ",".join(nodes),
-        # A node asks, and serves no strangers of another network (BEP 43): no bytes of its owner.
-        "dht_read_only": True,
         "enable_lsd": False,
         "enable_upnp": False,
         "enable_natpmp": False,
