@@ -1,8 +1,7 @@
 """Control messages between the daemon and its torch worker, both ways one-way.
 
-They travel over a socketpair, each as a 4-byte little-endian length and a
-msgpack map. Tensors never do: they lie in slots of the shared segment
-(``ipc/segment.py``), and a message moves the ownership of a slot::
+They travel over a socketpair, each as a 4-byte little-endian length and a msgpack map. Tensors
+never do: they lie in slots of ``ipc/segment.py``, and a message moves the ownership of a slot::
 
     worker                     daemon
       --PostedIntent-->                                 the strategy wants to exchange

@@ -35,8 +35,8 @@ def run_offline(*arguments: str, module: str = _OFFLINE) -> dict[str, Any]:
     return answers[0]
 
 
-def model_folder(model: str | None) -> tuple[str, str, str]:
-    """Return the folder of ``--model``, and the name and the revision that it has on the hub.
+def model_folder(model: str | None) -> tuple[str, dict[str, str]]:
+    """Return the folder of ``--model``, and ``model`` and ``revision`` that it has on the hub.
 
     A name is fetched from the hub, to its cache on this machine, unless it is there.
 
@@ -44,16 +44,16 @@ def model_folder(model: str | None) -> tuple[str, str, str]:
         ConfigError: it is no folder and no name, or cannot be fetched.
     """
     if not model:
-        return "", "", ""
+        return "", {}
     if Path(model).is_dir():
-        return str(Path(model).absolute()), "", ""
+        return str(Path(model).absolute()), {}
     name, _, revision = model.partition("@")
     if not _HUB_NAME.fullmatch(name):
         raise ConfigError(
             f"--model: expected a folder with a model, or its NAME/ON-THE-HUB, got {model!r}"
         )
     found = run_offline("fetch_model", f"--revision={revision}", "--", name)
-    return found["folder"], name, found["revision"]
+    return found["folder"], {"model": name, "revision": found["revision"]}
 
 
 def stream_offline(*arguments: str, module: str = _OFFLINE) -> Iterator[dict[str, Any]]:

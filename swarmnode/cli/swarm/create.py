@@ -9,6 +9,7 @@ import shlex
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,9 +152,7 @@ def create(
     from swarmnode.strategies.installed import look_at_strategy
     from swarmnode.tensor.codec import get_codec
 
-    if task is None and model is None:
-        raise ConfigError("expected a task to train, --task NAME, or a --model to go on from")
-    task = task or _HUB_TASK
+    task = _task_of(task, model)
     check_name(name)
     look_at_strategy(strategy)
     get_codec(codec)
@@ -162,26 +161,15 @@ def create(
         given(home=home and str(home), listen=listen, advertise=advertise, bootstrap=bootstrap),
         os.environ,
     )
-    check_link_can_work(config)
-    if config.paths.swarm(name).manifest.exists():
-        raise Refused(f"this home has a swarm named {name!r} already: choose another name")
+    _check_is_new(name, config)
     chosen: dict[str, str | int] = {"strategy": strategy, "codec": codec, "topology": topology}
     chosen["members"] = members or 0
     chosen_recipe = (parse_settings(settings)[2], parse_count(tokens) if tokens else 0, schedule)
     make_recipe({}, *chosen_recipe)  # refused before torch is loaded
-    model_dir, hub_name, revision = model_folder(model)
-    base = lora_settings(lora)
-    base |= {"model": hub_name, "revision": revision} if hub_name else {}
-    described = _describe(
-        task,
-        settings,
-        data_dir,
-        model_dir=model_dir,
-        base=base,
-        has_own_data=own_data,
-        is_quiet=as_json,
-        **chosen,
-    )
+    model_dir, named = model_folder(model)
+    places = {"data_dir": data_dir, "model_dir": model_dir}
+    asked: dict[str, Any] = {"base": lora_settings(lora) | named, "has_own_data": own_data}
+    described = _describe(task, settings, **places, **asked, is_quiet=as_json, **chosen)
     recipe = make_recipe(described["recipe"], *chosen_recipe)
     save_training_data(name, config.paths, TrainingData(data_dir, own_data, model_dir))
     terms: dict[str, Any] = {"expires_days": expires_days, "is_closed": closed}
@@ -198,16 +186,32 @@ def create(
     flags += [("--advertise", address) for address in advertise]
     flags += [("--data", data_dir), ("--model", model or "")]
     click.echo(f"this machine: {shlex.join(['swarmnode', 'join', name, *_given_flags(flags)])}")
-    if model_dir:
-        click.echo(
-            "note: others need the same model, named with"
-            f" --model {f'{hub_name}@{revision}' if hub_name else 'FOLDER'}: its weights are not"
-            " sent"
-        )
-    if data_dir:
-        click.echo(_data_note(own_data=own_data))
+    for note in _notes(model, named, data_dir, own_data=own_data):
+        click.echo(note)
     _say_how_many(described)
     _warn_if_private(link)
+
+
+def _check_is_new(name: str, config: NodeConfig) -> None:
+    check_link_can_work(config)
+    if config.paths.swarm(name).manifest.exists():
+        raise Refused(f"this home has a swarm named {name!r} already: choose another name")
+
+
+def _task_of(task: str | None, model: str | None) -> str:
+    if task is None and model is None:
+        raise ConfigError("expected a task to train, --task NAME, or a --model to go on from")
+    return task or _HUB_TASK
+
+
+def _notes(
+    model: str | None, named: dict[str, str], data_dir: str, *, own_data: bool
+) -> Iterator[str]:
+    if model:
+        which = "@".join(named.values()) or "FOLDER"
+        yield f"note: others need the same model, named with --model {which}: it is not sent"
+    if data_dir:
+        yield _data_note(own_data=own_data)
 
 
 def _tell(
@@ -292,8 +296,8 @@ def check_link_can_work(config: NodeConfig) -> None:
 def _describe(
     task: str,
     settings: tuple[str, ...],
-    data_dir: str,
     *,
+    data_dir: str,
     model_dir: str,
     base: dict[str, Any],
     has_own_data: bool,
