@@ -5,7 +5,10 @@ Free of torch, because "torch is missing" is one of the reasons.
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 from swarmnode.errors import (
     ConfigError,
@@ -116,3 +119,15 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text[:_LINE_CHARACTERS_MAX]
+
+
+def answer(lines: Iterator[dict[str, Any]]) -> int:
+    """Say what a question's answer is, one JSON object a line; return the exit status."""
+    try:
+        for line in lines:
+            print(json.dumps(line, allow_nan=False), flush=True)
+    except Exception as error:  # noqa: BLE001 -- of one question: its answer says what went wrong
+        kind, message = classify(error)
+        print(json.dumps({"failed": kind, "message": message}), flush=True)
+        return EXIT_STATUS[kind]
+    return 0

@@ -31,7 +31,7 @@ from typing import Any
 
 from swarmnode.errors import ConfigError, SpecMismatch
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
-from swarmnode.worker.failures import EXIT_STATUS, classify
+from swarmnode.worker.failures import answer
 from swarmnode.worker.runtime import end_with_parent
 
 Json = dict[str, Any]
@@ -42,20 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if argv is None:  # a process of its own
         end_with_parent()
-    return run(arguments)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Do what ``arguments.verb`` does, and say it line by line; return the exit status."""
-    verb: Callable[[argparse.Namespace], Iterator[Json]] = arguments.verb
-    try:
-        for line in verb(arguments):
-            _print(line)
-    except Exception as error:  # noqa: BLE001 -- of one question: its answer says what went wrong
-        kind, message = classify(error)
-        _print({"failed": kind, "message": message})
-        return EXIT_STATUS[kind]
-    return 0
+    return answer(arguments.verb(arguments))
 
 
 def describe(arguments: argparse.Namespace) -> Iterator[Json]:
@@ -272,10 +259,6 @@ def _json_object(text: str) -> Json:
     if not isinstance(found, dict):
         raise ConfigError(f"expected settings as a JSON object, got {text!r}")
     return found
-
-
-def _print(line: Json) -> None:
-    print(json.dumps(line, allow_nan=False), flush=True)
 
 
 def _number(value: float) -> float | None:

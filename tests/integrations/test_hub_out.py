@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from swarmnode.tasks.hub_files import pinned
 from swarmnode.tasks.hub_lm import HubLM
 from swarmnode.tasks.llama_lm import LlamaLM
 from swarmnode.worker import offline
+from swarmnode.worker.failures import answer
 from swarmnode.worker.model.state import TrainState, build_state
 from swarmnode.worker.snapshots.atoms import MODEL, about, weights
 from swarmnode.worker.snapshots.restore import export_weights
@@ -201,7 +201,7 @@ def test_a_file_for_llama_cpp_has_the_same_weights(
 def converted(out: Path) -> int:
     from swarmnode.worker.tools.gguf import convert
 
-    return offline.run(Namespace(verb=convert, folder=str(out), file=str(out / "model.gguf")))
+    return answer(convert(out, out / "model.gguf"))
 
 
 def test_the_file_for_llama_cpp_has_the_tokenizer_and_the_template(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from swarmnode.errors import ConfigError
 from swarmnode.tasks.hub_files import NEEDS
-from swarmnode.worker import offline
+from swarmnode.worker.failures import answer
 from swarmnode.worker.runtime import end_with_parent
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -75,14 +75,13 @@ _ARCHITECTURES = {
 }
 
 
-def convert(arguments: argparse.Namespace) -> Iterator[offline.Json]:
+def convert(folder: Path, file: Path) -> Iterator[dict[str, Any]]:
     """Write the model in ``folder`` as ``file``. Raises ConfigError."""
     try:
         import gguf
         import transformers
     except ImportError as error:
         raise ConfigError(f"--format gguf {NEEDS.format('the package gguf')}") from error
-    folder, file = Path(arguments.folder), Path(arguments.file)
     config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
     found = _ARCHITECTURES.get(config.model_type)
     if found is None:
@@ -200,9 +199,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="swarmnode.worker.tools.gguf")
     parser.add_argument("folder")
     parser.add_argument("file")
-    parser.set_defaults(verb=convert)
+    arguments = parser.parse_args()
     end_with_parent()
-    return offline.run(parser.parse_args())
+    return answer(convert(Path(arguments.folder), Path(arguments.file)))
 
 
 if __name__ == "__main__":
