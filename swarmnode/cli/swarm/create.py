@@ -162,12 +162,12 @@ def create(
         os.environ,
     )
     _check_is_new(name, config)
-    chosen: dict[str, str | int] = {"strategy": strategy, "codec": codec, "topology": topology}
+    chosen: dict[str, Any] = {"strategy": strategy, "codec": codec, "topology": topology}
     chosen["members"] = members or 0
     chosen_recipe = (parse_settings(settings)[2], parse_count(tokens) if tokens else 0, schedule)
     make_recipe({}, *chosen_recipe)  # refused before torch is loaded
     model_dir, named = model_folder(model)
-    places = {"data_dir": data_dir, "model_dir": model_dir}
+    places: dict[str, Any] = {"data_dir": data_dir, "model_dir": model_dir}
     asked: dict[str, Any] = {"base": lora_settings(lora) | named, "has_own_data": own_data}
     described = _describe(task, settings, **places, **asked, is_quiet=as_json, **chosen)
     recipe = make_recipe(described["recipe"], *chosen_recipe)
