@@ -185,7 +185,7 @@ class _Session:
         place = _octets(alert.key), _octets(alert.salt)
         value, sequence = alert.item, int(alert.seq)
         held = self._found.get(place)
-        # Whoever has the key may have written a number or a list; only bytes can be ours.
+        # The holder of the key may have written a number or a list; only bytes can be ours.
         is_ours = isinstance(value, bytes) and 0 < len(value) <= ITEM_BYTES_MAX
         if is_ours and (held is None or sequence >= held.sequence):
             self._found[place] = Item(value, sequence)
