@@ -72,9 +72,10 @@ def compose(
 
 def meets_strangers(config: NodeConfig, transport: Transport) -> bool:
     """Whether nodes elsewhere could be of use, or we to them: see ``net/strangers.py``."""
+    if not isinstance(transport, TcpTransport):
+        return False
     is_named = config.mainline_nodes or config.dns_seeds or config.entry_nodes
-    is_here = is_loopback(config.listen_address.host) and not is_named
-    return isinstance(transport, TcpTransport) and not is_here
+    return bool(is_named) or not is_loopback(config.listen_address.host)
 
 
 def can_meet(config: NodeConfig, link: SwarmLink) -> bool:
