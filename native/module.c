@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "sn_codec.h"
+#include "sn_sha256.h"
 
 /* Payloads at once: GROUP_MEMBERS_MAX of swarmnode/limits. */
 enum { SN_SHARES_MAX = 64 };
@@ -115,6 +116,38 @@ static PyObject *py_encode(PyObject *module, PyObject *args)
         result = PyLong_FromSsize_t(n_encoded == n_blocks ? -1 : (Py_ssize_t)n_encoded);
     }
     PyBuffer_Release(&reference);
+    PyBuffer_Release(&payload);
+    PyBuffer_Release(&values);
+    return result;
+}
+
+static PyObject *py_encode_replacing(PyObject *module, PyObject *args)
+{
+    (void)module;
+    int isa_index;
+    int codec;
+    int n_kept;
+    Py_buffer values;
+    Py_buffer payload;
+    if (!PyArg_ParseTuple(args, "iiiw*w*:encode_replacing", &isa_index, &codec, &n_kept, &values,
+                          &payload)) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    sn_choice choice;
+    if (choice_read(isa_index, codec, n_kept, &choice) &&
+        sizes_check(&choice.format, payload.len, values.len)) {
+        const size_t n_elems = (size_t)values.len / sizeof(float);
+        size_t n_encoded;
+        sn_magnitude magnitude;
+        Py_BEGIN_ALLOW_THREADS
+        n_encoded = sn_encode_replacing(choice.isa, &choice.format, values.buf, n_elems,
+                                        payload.buf, &magnitude);
+        Py_END_ALLOW_THREADS
+        const size_t n_blocks = sn_n_blocks(&choice.format, n_elems);
+        const Py_ssize_t refused = n_encoded == n_blocks ? -1 : (Py_ssize_t)n_encoded;
+        result = Py_BuildValue("ndd", refused, magnitude.largest, magnitude.square_sum);
+    }
     PyBuffer_Release(&payload);
     PyBuffer_Release(&values);
     return result;
@@ -424,11 +457,42 @@ static PyObject *py_products(PyObject *module, PyObject *args)
     return result;
 }
 
+static PyObject *py_sha256_two(PyObject *module, PyObject *args)
+{
+    (void)module;
+    unsigned char first;
+    Py_buffer messages[2];
+    if (!PyArg_ParseTuple(args, "by*y*:sha256_two", &first, &messages[0], &messages[1])) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    if (messages[0].len != messages[1].len) {
+        PyErr_Format(PyExc_ValueError, "expected two messages of one size, got %zd and %zd bytes",
+                     messages[0].len, messages[1].len);
+    } else if (!sn_sha256_is_there()) {
+        result = Py_NewRef(Py_None);
+    } else {
+        uint8_t digests[2][SN_SHA256_BYTES];
+        const uint8_t *const both[2] = {messages[0].buf, messages[1].buf};
+        Py_BEGIN_ALLOW_THREADS
+        sn_sha256_two(first, both, (size_t)messages[0].len, digests);
+        Py_END_ALLOW_THREADS
+        result = Py_BuildValue("(y#y#)", digests[0], (Py_ssize_t)SN_SHA256_BYTES, digests[1],
+                               (Py_ssize_t)SN_SHA256_BYTES);
+    }
+    PyBuffer_Release(&messages[0]);
+    PyBuffer_Release(&messages[1]);
+    return result;
+}
+
 static PyMethodDef methods[] = {
     {"isas", py_isas, METH_NOARGS, "isas() -> names of what this machine runs, best first"},
     {"encode", py_encode, METH_VARARGS,
      "encode(isa, codec, n_kept, values, payload, reference) -> index of the first block that is "
      "not finite, or -1"},
+    {"encode_replacing", py_encode_replacing, METH_VARARGS,
+     "encode_replacing(isa, codec, n_kept, values, payload) -> (index of the first block that is not "
+     "finite, or -1, the largest absolute value that the values are now, the sum of squares)"},
     {"validate", py_validate, METH_VARARGS,
      "validate(isa, codec, n_kept, payload, n_elems) -> verdict"},
     {"decode", py_decode, METH_VARARGS,
@@ -448,6 +512,9 @@ static PyMethodDef methods[] = {
      "first block that is not finite, or -1)"},
     {"products", py_products, METH_VARARGS,
      "products(isa, codec, n_kept, payloads, n_elems, gram) -> verdict; adds to the upper triangle"},
+    {"sha256_two", py_sha256_two, METH_VARARGS,
+     "sha256_two(first, message, message) -> their two digests, each behind the byte first; None: "
+     "the processor has no instructions for it"},
     {NULL, NULL, 0, NULL},
 };
 

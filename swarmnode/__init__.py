@@ -9,6 +9,8 @@ a user's program needs are loaded when they are first used::
 """
 
 __version__ = "0.1.0"
+# What is installed, as pip knows it: on the index the name of this package is another project's.
+DISTRIBUTION = "swarmnode-train"
 
 _NAMES = {
     "AsyncNode": "swarmnode.api.node",

@@ -132,6 +132,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     # What everything that this node sends and receives may take of the line.
     upload: Rate = ""
     download: Rate = ""
+    # Send tensors no faster than others on this uplink do not notice it.
+    upload_yields: bool = True
     # Bytes of a calendar month, both ways together; after that the node pauses until the next.
     monthly_quota: Size = ""
     # When to train, in local time, such as "mon-fri 22:00-07:00" or "sat,sun"; none means always.

@@ -38,6 +38,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
+
+DialCause = Literal["refused", "blocked", "no-name", "no-route", "silent"]
 
 
 class SwarmNodeError(Exception):
@@ -109,12 +112,15 @@ class TransportError(SwarmNodeError):
 
 
 class DialFailed(TransportError):
-    """No node could be reached at ``address``; ``is_refused``: no process listens there."""
+    """No node could be reached at ``address``.
 
-    def __init__(self, message: str, *, address: str = "", is_refused: bool = False) -> None:
+    ``cause``: refused (no process listens there), blocked, no-name, no-route, or silent.
+    """
+
+    def __init__(self, message: str, *, address: str = "", cause: DialCause = "silent") -> None:
         super().__init__(message)
         self.address = address
-        self.is_refused = is_refused
+        self.cause: DialCause = cause
 
 
 class ChannelClosed(TransportError):

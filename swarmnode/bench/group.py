@@ -10,7 +10,6 @@ A round lasts from the first intent of a member to the last mean that a worker i
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -18,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import trio
@@ -26,6 +25,7 @@ import trio
 from swarmnode.bench.kit import write_manifest
 from swarmnode.bench.member import (
     BenchWorker,
+    Gloo,
     Vector,
     own_cpu_s,
     run_member,
@@ -36,9 +36,6 @@ from swarmnode.daemon.app.node import Node
 from swarmnode.errors import WorkerError
 from swarmnode.ipc.control import Apply, Drop, Release, ToWorker
 from swarmnode.tensor.codec import get_codec
-
-if TYPE_CHECKING:
-    import torch
 
 _WARM_UP = 2
 _DEADLINE_S = 300.0
@@ -127,39 +124,6 @@ def _summary(plan: Plan, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
 # --- one member, in its own process -------------------------------------------------------
 
 
-class _Gloo:
-    """The same members, as torch connects them; its calls block."""
-
-    def __init__(self, folder: Path, number: int, members: int) -> None:
-        import torch
-        import torch.distributed
-
-        torch.set_num_threads(1)
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # wherever the machine's name leads
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{folder}/gloo", rank=number, world_size=members
-        )
-        self._torch = torch
-
-    def all_say(self, is_so: bool) -> bool:
-        """Return whether all members call this with True; they leave it together."""
-        said = self._torch.tensor([is_so], dtype=self._torch.int32)
-        self._torch.distributed.all_reduce(said, op=self._torch.distributed.ReduceOp.MIN)
-        return bool(said[0])
-
-    def tensor(self, values: Vector) -> torch.Tensor:
-        """Return the same memory."""
-        return self._torch.from_numpy(values)
-
-    def add_up(self, values: torch.Tensor) -> None:
-        """Sum up the tensors of all members in place."""
-        self._torch.distributed.all_reduce(values)
-
-    def leave(self) -> None:
-        """End all connections."""
-        self._torch.distributed.destroy_process_group()
-
-
 class _Averager(BenchWorker):
     """Posts an intent when it is asked to, and waits for what comes of it."""
 
@@ -203,7 +167,7 @@ def _drawn(number: int, params: int) -> Vector:
 async def _run_member(folder: Path, plan: Plan, number: int) -> dict[str, Any]:
     worker = _Averager(np.resize(_drawn(number, plan.params), plan.params), plan.merge)
     async with running_node(folder, number, worker) as node:
-        gloo = await trio.to_thread.run_sync(_Gloo, folder, number, plan.members)
+        gloo = await trio.to_thread.run_sync(Gloo, folder, number, plan.members)
         await worker.started.wait()
         with trio.move_on_after(_DEADLINE_S) as scope:
             result = await _take_rounds(node, worker, gloo, plan)
@@ -213,7 +177,7 @@ async def _run_member(folder: Path, plan: Plan, number: int) -> dict[str, Any]:
     return result
 
 
-async def _take_rounds(node: Node, worker: _Averager, gloo: _Gloo, plan: Plan) -> dict[str, Any]:
+async def _take_rounds(node: Node, worker: _Averager, gloo: Gloo, plan: Plan) -> dict[str, Any]:
     """Average and all-reduce in turns, until enough rounds had all members."""
     rounds: list[Taken] = []
     rel_error = 0.0

@@ -8,6 +8,7 @@ find each other at the address of the first, which it leaves in the folder that 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,9 @@ from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink
 from swarmnode.store.files import write_atomic
+
+if TYPE_CHECKING:
+    import torch
 
 Vector = npt.NDArray[np.float32]
 
@@ -95,9 +99,10 @@ class BenchWorker:
 
     pid = None
 
-    def __init__(self, values: Vector) -> None:
+    def __init__(self, values: Vector, slot: Vector | None = None) -> None:
+        """``slot``: where own views and room for others' lie, two rows; new ones unless given."""
         self.values = values
-        self.slot = np.zeros((2, values.size), np.float32)
+        self.slot = np.zeros((2, values.size), np.float32) if slot is None else slot
         self.started = trio.Event()
         self._round = 0
         self._send, self._receive = trio.open_memory_channel[FromWorker](8)
@@ -200,6 +205,51 @@ async def wait_until(is_there: Callable[[], bool], why_not: str, limit_s: float)
             await trio.sleep(_LOOK_S)
         return
     raise WorkerError(f"{why_not} after {limit_s:.0f} s")
+
+
+class Gloo:
+    """The same members, as torch connects them; its calls block."""
+
+    def __init__(self, folder: Path, number: int, members: int) -> None:
+        import torch
+        import torch.distributed
+
+        torch.set_num_threads(1)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # wherever the machine's name leads
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{folder}/gloo", rank=number, world_size=members
+        )
+        self._torch = torch
+
+    def all_say(self, is_so: bool) -> bool:
+        """Return whether all members call this with True; they leave it together."""
+        said = self._torch.tensor([is_so], dtype=self._torch.int32)
+        self._torch.distributed.all_reduce(said, op=self._torch.distributed.ReduceOp.MIN)
+        return bool(said[0])
+
+    def tensor(self, values: Vector) -> torch.Tensor:
+        """Return the same memory."""
+        return self._torch.from_numpy(values)
+
+    def add_up(self, values: torch.Tensor) -> None:
+        """Sum up the tensors of all members in place."""
+        self._torch.distributed.all_reduce(values)
+
+    def leave(self) -> None:
+        """End all connections."""
+        self._torch.distributed.destroy_process_group()
+
+
+def own_memory_bytes() -> int:
+    """Return the memory that this process takes, what is mapped more than once counted once.
+
+    Where the system does not say: the most that it had, counted as often as it was mapped.
+    """
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def own_cpu_s() -> float:

@@ -63,6 +63,23 @@ def exchange(params: int, codec: str, repeats: int, as_json: bool) -> None:
 
 
 @bench.command()
+@click.option(
+    "--params",
+    type=click.IntRange(1),
+    multiple=True,
+    default=(10_000_000, 50_000_000, 200_000_000, 500_000_000),
+    show_default=True,
+    help="A size; may be repeated.",
+)
+@codec_option("How values travel: Q8B64, Q4B64, BF16, RAW32, E3M0, Q2B64 or T3B320.")
+@click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True)
+@json_option
+def sizes(params: tuple[int, ...], codec: str, repeats: int, as_json: bool) -> None:
+    """One exchange at several sizes of the model: time, CPU, bytes, pauses and memory."""
+    _report("sizes", params, codec, repeats, as_json=as_json)
+
+
+@bench.command()
 @click.option("--members", type=click.IntRange(2, 64), default=4, show_default=True)
 @click.option("--params", type=click.IntRange(1), default=50_000_000, show_default=True)
 @codec_option("How values travel: Q8B64, Q4B64, BF16, RAW32, E3M0, Q2B64 or T3B320.")

@@ -1,7 +1,7 @@
 """The page that a node shows of its swarm: plain files, read once from the package.
 
 There is no build step and nothing is fetched from elsewhere: the page works on a machine
-without internet. ``swarmnode/daemon/status/dashboard.py`` serves it.
+without internet. ``page.py`` serves it, on the port of ``swarmnode/daemon/status/dashboard.py``.
 """
 
 from __future__ import annotations

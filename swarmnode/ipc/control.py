@@ -51,6 +51,7 @@ class Configure(Message, frozen=True, tag="configure"):
     device: str = "auto"
     steps_max: Count = 0  # 0: until told to stop
     data_dir: str = ""
+    model_dir: str = ""  # with the model that training goes on from, where the task has one
     layout_hash: bytes = b""  # expected; empty: any
     data_hash: ShortText = ""  # hex SHA-256 of what the swarm's creator trains on
     own_data: bool = False  # other data than that is meant

@@ -207,6 +207,9 @@ EXCHANGE_VIEW_S = 60.0
 EXCHANGE_TRANSFER_S_MIN = 10.0
 # Before anything was measured: 1 Mbit/s, a home router's upstream.
 EXCHANGE_RATE_BYTES_PER_S_MIN = 125_000
+# A transfer that goes on does not give way: 250 kbit/s, what an owner allows, or what another
+# exchange and a snapshot leave of a home router's upstream.
+EXCHANGE_SLOW_BYTES_PER_S = 31_250
 # The largest message is a chunk of plain float32, just under 2 MiB, and its header.
 EXCHANGE_MESSAGE_BYTES_MAX = 2 * MIB
 # More attempts than this and the snapshot is out of date before any member takes it.

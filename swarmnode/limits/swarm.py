@@ -61,6 +61,10 @@ PARTNER_SLOW_S = 60.0
 # Home routers fall over when a client opens many connections at once.
 DIALS_CONCURRENT_MAX = 8
 DIAL_DEADLINE_S = 10.0
+# Of that, for the name of a host: one name server is asked for 5 s before the next (resolv.conf).
+NAME_LOOKUP_S = 6.0
+# A node that no peer has answered for so long is alone, and says so; DIAL_DEADLINE_S and some.
+ALONE_ALARM_S = 15.0
 # ... besides those for sessions that have lost their channel, which must not wait for strangers.
 SEARCH_DIALS_CONCURRENT_MAX = 4
 # ... and never in step with each other.
@@ -278,7 +282,8 @@ STATE_CLOCK_LOOK_S = 10.0
 STATE_CLOCK_SET_S = 60.0
 # Each costs one small message where two peers agree, and a partition heals within a few.
 STATE_SYNC_INTERVAL_S = 10.0
-# Rumours told to six reach 99.7 % of a swarm (1 - e^-6); the digests find the rest.
+# Rumours told to six reach 99.7 % of a swarm (1 - e^-6); the digests find the rest. Told to four,
+# one of eighty misses one, and a partition that has healed agrees a minute later.
 STATE_PUSH_FANOUT = 6
 # Fresh records of this time travel together.
 STATE_PUSH_DELAY_S = 0.05

@@ -57,7 +57,7 @@ class ItemStore(Protocol):
 
 def is_installed() -> bool:
     """Whether the library is there."""
-    return find_spec("libtorrent") is not None
+    return bool(find_spec("libtorrent"))
 
 
 def expanded_key(identity: Identity) -> bytes:
@@ -118,9 +118,10 @@ def _start(settings: dict[str, Any]) -> Any:
     except ImportError as error:  # it is there, and a library that it needs is not
         raise OSError(f"libtorrent cannot be loaded: {error}") from error
 
-    mask = libtorrent.alert.category_t.dht_notification
-    mask |= libtorrent.alert.category_t.stats_notification
-    return libtorrent.session({**settings, "alert_mask": mask, "enable_dht": True})
+    heard = libtorrent.alert.category_t
+    mask = int(heard.dht_notification) | int(heard.stats_notification)
+    start: Any = libtorrent.session  # its stubs know its settings as one type for each name
+    return start({**settings, "alert_mask": mask, "enable_dht": True})
 
 
 class _Session:

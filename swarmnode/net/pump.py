@@ -33,7 +33,7 @@ from swarmnode.net.carrier import Carrier
 from swarmnode.net.channel import Channel
 from swarmnode.net.handshake import Link
 from swarmnode.net.records import next_body_bytes
-from swarmnode.net.traffic import Traffic
+from swarmnode.net.traffic import Tally, Traffic
 from swarmnode.protocol.session.core import SessionCore
 from swarmnode.wire.session import GoodbyeCode
 
@@ -71,6 +71,7 @@ class Pump:
         self._writer = link.writer
         self._carrier = carrier
         self._traffic = traffic
+        self._tally = Tally(traffic)
         self._on_effects = on_effects
         self._on_lost = on_lost
         self._on_close = on_close
@@ -206,8 +207,8 @@ class Pump:
                 while True:
                     n_bytes = await reader.receive()
                     now = trio.current_time()
-                    self._traffic.down.spend(n_bytes, now)
                     reader.open_all(core, now)
+                    self._tally.received(n_bytes, reader.received_bytes, core, now)
                     self._writer.acknowledged(core.acknowledged_bytes)
                     self._on_effects()
                     self.flush()
@@ -228,7 +229,8 @@ class Pump:
             if sealed is not None:
                 taken_s = await writer.send(sealed)
                 body_bytes_max = next_body_bytes(core.body_bytes_max, len(sealed), taken_s)
-                core.body_bytes_max = min(body_bytes_max, self._traffic.up.turn_bytes_max)
+                turn_bytes_max = self._traffic.up.turn_bytes_max(is_far=self._tally.way.is_far)
+                core.body_bytes_max = min(body_bytes_max, turn_bytes_max)
             elif self.is_closed:
                 return
             elif look_again_at == math.inf:  # mostly: a scope costs as much as a switch of tasks
@@ -240,8 +242,10 @@ class Pump:
     def _seal_next(self) -> tuple[memoryview | None, float]:
         """Seal what is due and may pass; also return when something that is held may."""
         now = trio.current_time()
-        look_again_at = self._traffic.hold_back(self.core, now)
+        way = self._tally.way
+        way.look(self._carrier.channel, now)
+        look_again_at = self._traffic.hold_back(self.core, now, is_far=way.is_far)
         sealed = self._writer.seal_next(self.core, now)
         if sealed is not None:
-            self._traffic.up.spend(len(sealed), now)
+            self._tally.sent(len(sealed), self.core, now)
         return sealed, look_again_at

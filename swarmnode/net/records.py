@@ -218,7 +218,7 @@ class RecordReader:
                 plaintext = self._plaintext[:n_bytes]
                 self._open_next(plaintext)
                 core.handle(plaintext, now)
-        core.opened(self.received_bytes)
+        core.opened(self.received_bytes, now)
 
     def detach(self) -> None:
         """Leave the channel: part of a record that came on it will come again."""

@@ -29,6 +29,7 @@ from swarmnode.protocol.session.core import CoreStatistics, SessionCore
 from swarmnode.protocol.session.effects import Changed, Opened, Removed
 from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.session.stream import StreamState
+from swarmnode.protocol.uplink import purpose_of
 from swarmnode.wire.session import DEADLINE_MS_MAX, GoodbyeCode, Priority, ResetCode
 
 
@@ -148,7 +149,7 @@ class Session:
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if priority is Priority.BULK:
-            await self._traffic.wait_for_turn()
+            await self._traffic.wait_for_turn(purpose_of(service, is_bulk=True))
         while (error := self.closed_error()) is None and not self._slots.has_room(priority):
             await self._slots.changed.park()
         if error is not None:

@@ -10,7 +10,9 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -24,20 +26,17 @@ from swarmnode.ids import PeerId
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import format_address, parse_address
-from swarmnode.protocol.nat.stun import (
-    Endpoint,
-    Indication,
-    StunServer,
-    StunStatistics,
-    encode_indication,
-)
 from swarmnode.wire.connect.nat import ProbeRequest
 from swarmnode.wire.packing import decode_record, encode_record
+
+if TYPE_CHECKING:
+    from swarmnode.protocol.nat.stun import StunServer, StunStatistics
 
 # Read in one go, before other tasks get their turn.
 _STUN_RECEIVE_BATCH = 32
 
 PROBE_SERVICE = "stun-probe/1"
+_HEADER_BYTES = 28  # IPv4 and UDP
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 -- a public service of the node
 # struct in_pktinfo: interface, our address, the datagram's destination.
 _PKTINFO = struct.Struct("=i4s4s")
@@ -45,11 +44,20 @@ _IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
 
 
 class StunResponder:
-    """Answers strangers where their questions come from, on two ports."""
+    """Answers strangers where their questions come from, on two ports.
 
-    def __init__(self) -> None:
-        self._server = StunServer()
+    ``on_carried`` hears what that takes of the line: bytes that were sent, bytes that came.
+    """
+
+    def __init__(self, on_carried: Callable[[int, int], None] = lambda *_: None) -> None:
+        self._on_carried = on_carried
         self._main: socket.socket | None = None
+
+    @cached_property
+    def _server(self) -> StunServer:
+        from swarmnode.protocol.nat.stun import StunServer  # most nodes are never asked
+
+        return StunServer()
 
     async def run(
         self, address: str, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
@@ -78,14 +86,17 @@ class StunResponder:
             Overloaded: too many were sent, to this host or in all.
             Refused: we run no responder, or cannot send there.
         """
+        from swarmnode.protocol.nat.stun import Indication, encode_indication
+
         if self._main is None:
             raise Refused("no STUN responder runs here")
         if not self._server.admits(host, trio.current_time()):
             raise Overloaded(f"too many probes to {host}: ask again in a second")
         try:
-            self._main.sendto(encode_indication(Indication(transaction)), (host, port))
+            sent = self._main.sendto(encode_indication(Indication(transaction)), (host, port))
         except OSError as error:
             raise Refused(f"cannot send to {host}: {error.strerror}") from error
+        self._on_carried(sent + _HEADER_BYTES, 0)
 
     def statistics(self) -> StunStatistics:
         """Return a frozen record of counters."""
@@ -95,17 +106,21 @@ class StunResponder:
         other_port = other.getsockname()[1]
         while True:
             await trio.lowlevel.wait_readable(sock)
+            from swarmnode.protocol.nat.stun import Endpoint  # with the first question
+
             for _ in range(_STUN_RECEIVE_BATCH):
                 try:
                     data, ancillary, _, source = sock.recvmsg(limits.STUN_BYTES_MAX + 1, 64)
                 except OSError:
                     break  # nothing more, or an error of an earlier answer: reading cleared it
+                self._on_carried(0, len(data) + _HEADER_BYTES)
                 now = trio.current_time()
                 reply = self._server.answer(data, Endpoint(*source), now, other_port=other_port)
                 if reply is not None:
                     with suppress(OSError):  # a full queue, no route: the question comes again
                         sender = other if reply.from_other_port else sock
                         sender.sendmsg([reply.data], _same_source(ancillary), 0, source)
+                        self._on_carried(len(reply.data) + _HEADER_BYTES, 0)
 
     def _forget(self) -> None:
         self._main = None

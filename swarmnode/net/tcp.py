@@ -5,20 +5,48 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+import struct
+import sys
 from collections.abc import Awaitable, Callable
 
 import trio
 
 from swarmnode import limits
-from swarmnode.errors import ChannelBroken, ChannelClosed, ConfigError, DialFailed, first_leaf
+from swarmnode.errors import (
+    ChannelBroken,
+    ChannelClosed,
+    ConfigError,
+    DialCause,
+    DialFailed,
+    first_leaf,
+)
 from swarmnode.net.accept import run_accepted
 from swarmnode.net.channel import ChannelHandler
 from swarmnode.net.paths import DIRECT_WORD
+from swarmnode.protocol.uplink import Delays
+
+# Linux, linux/tcp.h: of struct tcp_info the time since the last acknowledgement, the smoothed round
+# trip and how much it varies, the bytes that were acknowledged, and the shortest round trip of some
+# minutes. What varies is no queue of ours but a radio, or a machine that is busy.
+_TCP_INFO = getattr(socket, "TCP_INFO", 11)
+_TCP_INFO_PARTS = struct.Struct("=56xI8xII44xQ20xI")
+_TCP_INFO_BYTES = _TCP_INFO_PARTS.size
+_UNKNOWN_US = 2**32 - 1
+_SILENT_MS_MAX = 1000
 
 # At 50 ms and 0.5 % loss BBR moves 38 times what cubic does.
 CONGESTION_CONTROL = b"bbr"
 _PORT_MAX = 65535
 _EVERY_INTERFACE = "*"  # IPv4 and IPv6
+_CAUSES: dict[int | None, DialCause] = {
+    errno.ECONNREFUSED: "refused",
+    errno.EPERM: "blocked",
+    errno.EACCES: "blocked",
+    errno.ENETUNREACH: "no-route",
+    errno.EHOSTUNREACH: "no-route",
+    errno.ENETDOWN: "no-route",
+    errno.EADDRNOTAVAIL: "no-route",
+}
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -86,6 +114,22 @@ class TcpChannel:
         except OSError as error:
             raise self._translate(error) from error
         return host, port
+
+    def delays(self) -> Delays | None:
+        """Return what TCP has measured; None: not of late, or this system does not tell."""
+        if sys.platform != "linux":
+            return None
+        try:
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_BYTES)
+            silent_ms, rtt_us, varies_us, arrived_bytes, least_us = _TCP_INFO_PARTS.unpack_from(
+                info
+            )
+        except (OSError, struct.error):
+            return None
+        if silent_ms > _SILENT_MS_MAX or least_us == _UNKNOWN_US:
+            return None
+        steady_us = max(least_us, rtt_us - varies_us)
+        return Delays(steady_us / 1e6, least_us / 1e6, arrived_bytes)
 
     def detach(self) -> socket.socket:
         """Give the socket away; for this channel it is as if it had been closed.
@@ -167,10 +211,11 @@ class TcpTransport:
         """Connect, trying every address that the host name has."""
         host, port = parse_address(address)
         try:
+            await _look_up(host, port, address)
             stream = await trio.open_tcp_stream(host, port)
         except OSError as error:
             raise DialFailed(
-                f"tcp {address}: {_reason(error)}", address=address, is_refused=_is_refused(error)
+                f"tcp {address}: {_reason(error)}", address=address, cause=_cause(error)
             ) from error
         return TcpChannel(stream.socket)
 
@@ -197,6 +242,18 @@ class TcpTransport:
         async with trio.open_nursery() as nursery:
             await nursery.start(trio.serve_listeners, _stream_handler(handle_channel), listeners)
             task_status.started(format_address(bound_host, bound_port))
+
+
+async def _look_up(host: str, port: int, address: str) -> None:
+    """Raise OSError or DialFailed if a host has no address: a name server that is silent says so.
+
+    Without this, the deadline of the whole dial would not tell which of the two was silent.
+    """
+    with trio.move_on_after(limits.NAME_LOOKUP_S):
+        await trio.socket.getaddrinfo(host, port)  # of a number: at once
+        return
+    why = f"its name was not looked up within {limits.NAME_LOOKUP_S:g} s"
+    raise DialFailed(f"tcp {address}: {why}", address=address, cause="no-name")
 
 
 async def _open_listeners(host: str | None, port: int) -> list[trio.SocketListener]:
@@ -235,8 +292,11 @@ def _first_cause(error: BaseException) -> BaseException:
     return cause if isinstance(cause, OSError) else error
 
 
-def _is_refused(error: BaseException) -> bool:
-    return isinstance(_first_cause(error), ConnectionRefusedError)
+def _cause(error: BaseException) -> DialCause:
+    chosen = _first_cause(error)
+    if isinstance(chosen, socket.gaierror):
+        return "no-name"
+    return _CAUSES.get(getattr(chosen, "errno", None), "silent")
 
 
 def _reason(error: BaseException) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import tempfile
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any
 
 from swarmnode.errors import ConfigError, SpecMismatch, SwarmNodeError, WorkerError
@@ -16,6 +18,7 @@ from swarmnode.ipc.spawn import worker_command
 from swarmnode.processes.children import start_child
 
 _OFFLINE = "swarmnode.worker.offline"
+_HUB_NAME = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}")
 
 
 def run_offline(*arguments: str, module: str = _OFFLINE) -> dict[str, Any]:
@@ -30,6 +33,27 @@ def run_offline(*arguments: str, module: str = _OFFLINE) -> dict[str, Any]:
     if not answers:
         raise WorkerError("the worker ended without an answer: was it killed?")
     return answers[0]
+
+
+def model_folder(model: str | None) -> tuple[str, str, str]:
+    """Return the folder of ``--model``, and the name and the revision that it has on the hub.
+
+    A name is fetched from the hub, to its cache on this machine, unless it is there.
+
+    Raises:
+        ConfigError: it is no folder and no name, or cannot be fetched.
+    """
+    if not model:
+        return "", "", ""
+    if Path(model).is_dir():
+        return str(Path(model).absolute()), "", ""
+    name, _, revision = model.partition("@")
+    if not _HUB_NAME.fullmatch(name):
+        raise ConfigError(
+            f"--model: expected a folder with a model, or its NAME/ON-THE-HUB, got {model!r}"
+        )
+    found = run_offline("fetch_model", f"--revision={revision}", "--", name)
+    return found["folder"], name, found["revision"]
 
 
 def stream_offline(*arguments: str, module: str = _OFFLINE) -> Iterator[dict[str, Any]]:

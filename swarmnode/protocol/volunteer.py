@@ -46,6 +46,9 @@ PauseReason = Literal[
 ]
 # While one of these holds no tensor is sent or received either.
 _SAVES_TRAFFIC = frozenset({"metered", "quota"})
+# While one of these holds nothing is relayed for others: in the hours of the schedule, and in no
+# others, this machine works for them.
+_STOPS_RELAYING = _SAVES_TRAFFIC | {"schedule"}
 # A worker that rests keeps its memory: for these it is ended, after it has saved.
 _FREES_MEMORY = frozenset({"gpu-busy", "memory"})
 
@@ -113,6 +116,11 @@ class Verdict:
     def may_carry_tensors(self) -> bool:
         """Whether tensors may pass the line."""
         return not any(hold.reason in _SAVES_TRAFFIC for hold in self.holds)
+
+    @property
+    def may_relay(self) -> bool:
+        """Whether bytes of others may pass through this node."""
+        return not any(hold.reason in _STOPS_RELAYING for hold in self.holds)
 
     @property
     def frees_memory(self) -> bool:

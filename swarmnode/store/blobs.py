@@ -23,6 +23,7 @@ All calls block for as long as the disk does; a Trio caller uses a thread.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import threading
@@ -42,6 +43,7 @@ from swarmnode.protocol.blobs.merkle import (
     chunk_size,
     is_in_blob,
     leaf_hash,
+    leaf_hashes,
     n_chunks_of,
     proof_length,
 )
@@ -383,7 +385,11 @@ class BlobStore:
                     f"this file has {size_bytes}"
                 )
             chunks = iter(lambda: file.read(chunk_bytes), b"")
-            hashes = [(leaf_hash(chunk), _checksum(chunk)) for chunk in chunks]
+            hashes = [
+                (leaf, _checksum(chunk))
+                for few in iter(lambda: list(itertools.islice(chunks, 2)), [])
+                for chunk, leaf in zip(few, leaf_hashes(few), strict=True)
+            ]
         tree = MerkleTree([leaf for leaf, _ in hashes])
         manifest = BlobManifest(size_bytes, chunk_bytes, tree.root)
         folder = self._reserve(manifest)

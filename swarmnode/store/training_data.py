@@ -1,4 +1,7 @@
-"""Which folder a home trains on in a swarm: what `--data` named once counts from then on."""
+"""Which folder a home trains on in a swarm: what `--data` named once counts from then on.
+
+So does what `--model` named, the model that training goes on from.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from swarmnode.errors import ConfigError, CorruptRecord
 from swarmnode.protocol.swarm import check_name
 from swarmnode.store.files import make_private_dir, read_file, storage_errors, write_atomic
 
-# The name of a folder, which has at most 4 KiB, as JSON writes it: six bytes for an odd one.
-_DATA_FILE_BYTES_MAX = 32 * limits.KIB
+# Names of two folders, which have at most 4 KiB, as JSON writes them: six bytes for an odd one.
+_DATA_FILE_BYTES_MAX = 64 * limits.KIB
 
 _FILE_NAME = "data.json"
 
@@ -22,10 +25,12 @@ class TrainingData(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         folder: absolute; "" is the task's own data.
         is_own: other data than the creator's is meant, so no member need be warned.
+        model: absolute, with what training goes on from; "": the task has no such thing.
     """
 
     folder: str = ""
     is_own: bool = False
+    model: str = ""
 
 
 def load_training_data(name: str, paths: Paths) -> TrainingData:

@@ -5,13 +5,16 @@ depth; files count in the order of their paths. So all nodes that have the same 
 documents alike, and shard s of n is every n-th document from s on. A data set of the hub has
 files too, and as many of its shards as can be are whole files, so that a node need not read what
 is another's: see :class:`HubDocuments`.
+
+Where a record has a list of messages, each with a role and a content, in place of a text, that is a
+conversation, which the task makes one text of.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +31,10 @@ _HASH_BLOCK_BYTES = 1 << 20
 # Of an epoch: enough for nodes to share out, few enough that reading past others' costs little.
 _FOLDER_SHARDS = 16
 _HUB_SHARDS_MIN = 16
+_MESSAGES_MAX = 4096  # of one conversation
+
+# From messages, each with a role and a content, to one text.
+Render = Callable[[list[dict[str, str]]], str]
 
 
 class Documents(Protocol):
@@ -45,16 +52,29 @@ class Documents(Protocol):
         """Return a hex SHA-256 of the data and of ``more``."""
 
 
+def conversation(messages: list[dict[str, str]]) -> str:
+    """Return messages as ChatML, for a model whose tokenizer says nothing of its own."""
+    return "".join(f"<|im_start|>{one['role']}\n{one['content']}<|im_end|>\n" for one in messages)
+
+
 def open_documents(
-    data_dir: str, *, dataset: str, subset: str, split: str, text_field: str
+    data_dir: str,
+    *,
+    dataset: str,
+    subset: str,
+    split: str,
+    text_field: str,
+    render: Render = conversation,
 ) -> Documents:
     """Return the data set of the hub if one is named, else what is in the folder.
 
     With both, the folder has the data set: a clone of its repository. Raises DataError.
     """
     if dataset:
-        return HubDocuments(data_dir or dataset, dataset, subset, split, text_field)
-    return FolderDocuments(Path(data_dir), text_field) if data_dir else CorpusDocuments()
+        return HubDocuments(data_dir or dataset, dataset, subset, split, text_field, render)
+    if data_dir:
+        return FolderDocuments(Path(data_dir), text_field, render)
+    return CorpusDocuments()
 
 
 class FolderDocuments:
@@ -62,10 +82,10 @@ class FolderDocuments:
 
     n_shards = _FOLDER_SHARDS
 
-    def __init__(self, folder: Path, text_field: str) -> None:
+    def __init__(self, folder: Path, text_field: str, render: Render) -> None:
         if not folder.is_dir():
             raise DataError(f"data_dir: expected a folder, {folder} is none")
-        self._text_field = text_field
+        self._text_field, self._render = text_field, render
         paths = (path for path in folder.rglob("*") if path.is_file())
         self._paths = sorted(path for path in paths if path.name != TOKENIZER_FILE)
         self._folder = folder
@@ -109,7 +129,7 @@ class FolderDocuments:
                     record = json.loads(line)
                 except ValueError as error:
                     raise DataError(f"{path}:{number}: expected a JSON object") from error
-                yield _text_of(record, self._text_field, f"{path}:{number}")
+                yield _text_of(record, self._text_field, f"{path}:{number}", self._render)
 
     def _parquet(self, path: Path) -> Iterator[str]:
         try:
@@ -123,7 +143,7 @@ class FolderDocuments:
                 raise DataError(_no_field(self._text_field, path, file.schema_arrow.names))
             for rows in file.iter_batches(_PARQUET_ROWS, columns=[self._text_field]):
                 for record in rows.to_pylist():
-                    yield _text_of(record, self._text_field, str(path))
+                    yield _text_of(record, self._text_field, str(path), self._render)
 
 
 class CorpusDocuments:
@@ -158,7 +178,9 @@ class HubDocuments:
         name: its name, which the fingerprint goes by: it is too long to be read first.
     """
 
-    def __init__(self, place: str, name: str, subset: str, split: str, text_field: str) -> None:
+    def __init__(
+        self, place: str, name: str, subset: str, split: str, text_field: str, render: Render
+    ) -> None:
         try:
             import datasets
         except ImportError as error:
@@ -175,7 +197,7 @@ class HubDocuments:
             why = " ".join(str(error).split())[:200]
             raise DataError(f"data set {name}: cannot be opened at {place}: {why}") from error
         self._about = f"{name}\0{subset}\0{split}\0{text_field}"
-        self._text_field = text_field
+        self._text_field, self._render = text_field, render
         self._n_files = max(1, self._stream.num_shards)
         parts = -(-_HUB_SHARDS_MIN // self._n_files)
         self.n_shards = min(self._n_files * parts, limits.SHARDS_PER_EPOCH_MAX)
@@ -199,7 +221,7 @@ class HubDocuments:
         return hashlib.sha256(b"".join((*more, self._about.encode()))).hexdigest()
 
     def _text(self, record: Any) -> str:
-        return _text_of(record, self._text_field, self._about.split("\0", 1)[0])
+        return _text_of(record, self._text_field, self._about.split("\0", 1)[0], self._render)
 
 
 def _text_file(path: Path) -> Iterator[str]:
@@ -219,11 +241,22 @@ def _text_file(path: Path) -> Iterator[str]:
         return
 
 
-def _text_of(record: Any, field: str, where: str) -> str:
+def _text_of(record: Any, field: str, where: str, render: Render) -> str:
     text = record.get(field) if isinstance(record, dict) else None
+    if isinstance(text, list) and _are_messages(text):
+        text = render([{key: one[key] for key in ("role", "content")} for one in text])
     if not isinstance(text, str):
         raise DataError(_no_field(field, where, record if isinstance(record, dict) else ()))
     return text
+
+
+def _are_messages(found: list[Any]) -> bool:
+    return 0 < len(found) <= _MESSAGES_MAX and all(
+        isinstance(one, dict)
+        and isinstance(one.get("role"), str)
+        and isinstance(one.get("content"), str)
+        for one in found
+    )
 
 
 def _no_field(field: str, where: object, found: Any) -> str:

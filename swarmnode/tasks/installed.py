@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from swarmnode import __version__
+from swarmnode import DISTRIBUTION, __version__
 from swarmnode.ipc.names import PROGRAM_TASK
 
 ENTRY_POINT_GROUP = "swarmnode.tasks"
@@ -23,6 +23,7 @@ ENTRY_POINT_GROUP = "swarmnode.tasks"
 BUILT_IN = {
     "bytes-lm": "swarmnode.tasks.bytes_lm:BytesLM",
     "digits": "swarmnode.tasks.digits:Digits",
+    "hub-lm": "swarmnode.tasks.hub_lm:HubLM",
     "least-squares": "swarmnode.tasks.least_squares:LeastSquares",
     "llama-lm": "swarmnode.tasks.llama_lm:LlamaLM",
     "logistic": "swarmnode.tasks.logistic:Logistic",
@@ -32,6 +33,7 @@ BUILT_IN = {
 _TABLES = ".csv files whose rows are numbers and a label, the label last and no heading"
 _DATA = {
     "bytes-lm": "text files",
+    "hub-lm": "text files, .jsonl or .parquet",
     "least-squares": _TABLES,
     "llama-lm": "text files",
     "logistic": f"{_TABLES}, labels 0 and 1",
@@ -63,7 +65,7 @@ def look_at_task(name: str) -> InstalledTask | None:
     target = installed_tasks().get(name)
     if target is None:
         return None
-    package = f"swarmnode {__version__}"
+    package = f"{DISTRIBUTION} {__version__}"
     if name not in BUILT_IN:
         owners = [entry.dist for entry in entry_points(group=ENTRY_POINT_GROUP, name=name)]
         package = next((f"{dist.name} {dist.version}" for dist in owners if dist), "")
@@ -144,6 +146,20 @@ PRESETS = {
             "context": 1024,
             "batch": 16,
             "lr": 4e-4,
+        },
+    ),
+    # Rank and learning rate as usual since T. Dettmers et al., "QLoRA", 2023, section 4.
+    "lora-chat": Preset(
+        "hub-lm",
+        "adapters for a chat model that --model names, over conversations in .jsonl",
+        {
+            "lora_rank": 16,
+            "bf16": True,
+            "checkpointing": True,
+            "context": 1024,
+            "batch": 4,
+            "lr": 2e-4,
+            "text_field": "messages",
         },
     ),
 }

@@ -45,7 +45,7 @@ def unigram_entropy(windows: torch.Tensor) -> float:
 def adamw(model: torch.nn.Module, *, lr: float, weight_decay: float) -> torch.optim.Optimizer:
     """Return the optimizer of small language models, fused where the device can."""
     return torch.optim.AdamW(
-        model.parameters(),
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
         lr=lr,
         betas=(0.9, 0.95),
         weight_decay=weight_decay,

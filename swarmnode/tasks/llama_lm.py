@@ -4,17 +4,12 @@ The model is small: RMS norms, rotary positions, gated MLPs, no biases, tied emb
 
 Where the data has a ``tokenizer.json`` beside it, texts are tokens of that; else they are bytes.
 All nodes of a swarm must have the same one: its hash is part of that of the data.
-
-Documents are streamed, never held in memory whole. An epoch deals them out: shard s takes every
-n-th document (``tasks/documents.py``), cut into windows side by side, a last short one left out.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
 from functools import cached_property
-from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,31 +17,23 @@ from torch import nn
 from torch.nn import functional
 
 from swarmnode.errors import ConfigError
-from swarmnode.tasks.base import (
-    DataError,
-    PositiveFloat,
-    PositiveInt,
-    Recipe,
-    Task,
-    TaskConfig,
-)
-from swarmnode.tasks.documents import Documents, open_documents
-from swarmnode.tasks.language import (
-    adamw,
-    language_recipe,
-    next_token_loss,
-    part_of_probe,
-    unigram_entropy,
-    write_on,
-)
-from swarmnode.tasks.tokens import Tokenizer, find_tokenizer
+from swarmnode.tasks.base import PositiveFloat, PositiveInt, TaskConfig
+from swarmnode.tasks.hub_files import NEEDS, save_model
+from swarmnode.tasks.token_lm import TokensTask
+from swarmnode.tasks.tokens import BYTES, TOKENIZER_FILE, Bytes, Tokenizer, find_tokenizer
 
 _EMBEDDING_STD = 0.02
 _ROTARY_BASE = 10_000.0
 _NORM_EPS = 1e-5
-
-# So many batches of windows are shuffled together: neighbours are often of one document.
-_SHUFFLED_BATCHES = 16
+# What each weight of a block is in LlamaForCausalLM, in parts of one length.
+_PARTS_OF_A_BLOCK = {
+    "norm_attention.weight": ("input_layernorm.weight",),
+    "query_key_value.weight": tuple(f"self_attn.{part}_proj.weight" for part in "qkv"),
+    "project.weight": ("self_attn.o_proj.weight",),
+    "norm_mlp.weight": ("post_attention_layernorm.weight",),
+    "gate_and_up.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+    "down.weight": ("mlp.down_proj.weight",),
+}
 
 
 class LlamaBlock(nn.Module):
@@ -117,12 +104,25 @@ def rotate(x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
     return turned
 
 
-class LlamaLM(Task):
-    """Next-token prediction; batches are int64 [batch, context + 1]."""
+def hub_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the weights of a ``Llama`` as LlamaForCausalLM has them, but for the tied output."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        _, _, rest = name.partition("blocks.")
+        number, _, part = rest.partition(".")
+        parts = _PARTS_OF_A_BLOCK.get(part, ())
+        for theirs, piece in zip(parts, tensor.chunk(len(parts) or 1), strict=False):
+            found[f"model.layers.{number}.{theirs}"] = piece
+    found["model.embed_tokens.weight"] = tensors["tokens_in.weight"]
+    found["model.norm.weight"] = tensors["norm.weight"]
+    return found
+
+
+class LlamaLM(TokensTask):
+    """Next-token prediction by a Llama of our own."""
 
     name = "llama-lm"
     version = 1
-    exchange_every_steps = 32
 
     class Config(TaskConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The model, its batches, its learning rate, and its data.
@@ -158,10 +158,6 @@ class LlamaLM(Task):
                 f"task llama-lm: head_dim must be even, for positions, got {self.config.head_dim}"
             )
 
-    @property
-    def tokens_per_batch(self) -> int:
-        return self.config.batch * self.config.context
-
     def build_model(self, seed: int) -> Llama:
         del seed  # torch's generator has it
         config = self.config
@@ -174,110 +170,42 @@ class LlamaLM(Task):
             hidden=config.hidden,
         )
 
-    def build_optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
-        return adamw(model, lr=self.config.lr, weight_decay=self.config.weight_decay)
-
-    def recipe(self) -> Recipe:
-        return language_recipe(self.tokens_per_batch)
-
-    def batches(self, seed: int) -> Iterator[torch.Tensor]:
-        """Yield batches of shards in an order of this node's own, for ever."""
-        rng = random.Random(seed)
-        while True:
-            shards = list(range(self.shards_per_epoch))
-            rng.shuffle(shards)
-            n_batches = 0
-            for shard in shards:
-                for batch in self.shard_batches(rng.getrandbits(32), shard, len(shards)):
-                    n_batches += 1
-                    yield batch
-            if not n_batches:
-                raise self._too_short()
-
-    @property
-    def shards_per_epoch(self) -> int:
-        return self._documents.n_shards
-
-    def shard_batches(self, epoch_seed: int, shard: int, n_shards: int) -> Iterator[torch.Tensor]:
-        """Yield the windows of the shard's documents, shuffled among their neighbours."""
-        rng = random.Random(f"{epoch_seed}/{shard}")
-        windows = self._windows(self._documents.shard(shard, n_shards, self.config.held_out))
-        size = self.config.batch
-        while chunk := list(islice(windows, _SHUFFLED_BATCHES * size)):
-            rng.shuffle(chunk)
-            for begin in range(0, len(chunk), size):
-                yield torch.tensor(chunk[begin : begin + size])
-
-    def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        return next_token_loss(model, batch)
-
-    def evaluate(self, model: torch.nn.Module) -> float:
-        device = next(model.parameters()).device
-        probe, size = self._probe.to(device), self.config.batch
-        sums = [
-            float(self.loss(model, part)) * len(part)
-            for part in (probe[begin : begin + size] for begin in range(0, len(probe), size))
-        ]
-        return sum(sums) / len(probe)
-
-    def public_probe(self) -> torch.Tensor:
-        return part_of_probe(self._probe)
-
-    def trivial_loss(self) -> float:
-        return unigram_entropy(self._probe)
-
-    def generate(
-        self, model: torch.nn.Module, prompt: str, n: int, *, temperature: float, seed: int
-    ) -> str:
-        begun = self._tokenizer.encode(prompt) or [self._tokenizer.end]
-        context = self.config.context
-        written = write_on(model, begun, n, context=context, temperature=temperature, seed=seed)
-        return self._tokenizer.decode(written)
-
-    def data_hash(self) -> str:
-        return self._documents.fingerprint(self._tokenizer.fingerprint)
-
-    # --- data ----------------------------------------------------------------------------
-
-    def _windows(self, texts: Iterator[str]) -> Iterator[list[int]]:
-        """Cut documents, each with an end, into windows of context + 1 that share an end."""
-        context = self.config.context
-        tokens: list[int] = []
-        for text in texts:
-            tokens += self._tokenizer.encode(text)
-            tokens.append(self._tokenizer.end)
-            begin = 0
-            while begin + context < len(tokens):
-                yield tokens[begin : begin + context + 1]
-                begin += context
-            tokens = tokens[begin:]
-
-    @cached_property
-    def _documents(self) -> Documents:
-        config = self.config
-        return open_documents(
-            self.data_dir,
-            dataset=config.dataset,
-            subset=config.subset,
-            split=config.split,
-            text_field=config.text_field,
+    def save_pretrained(self, model: torch.nn.Module, folder: str, *, adapter: bool) -> None:
+        if adapter:
+            raise ConfigError("task llama-lm: all of the model was trained: there is no adapter")
+        try:
+            import transformers
+        except ImportError as error:
+            raise ConfigError(f"--format: {NEEDS.format('the library transformers')}") from error
+        config, end = self.config, self.tokenizer.end
+        if isinstance(self.tokenizer, Bytes) and config.vocabulary != BYTES:
+            raise ConfigError(
+                f"task llama-lm: the model has {config.vocabulary} tokens, and the folder of its"
+                f" data, which has their {TOKENIZER_FILE}, is not known here: export it where"
+                " `swarmnode join` got it by --data"
+            )
+        settings = transformers.LlamaConfig(
+            vocab_size=config.vocabulary,
+            hidden_size=config.dim,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.heads,
+            head_dim=config.head_dim,
+            intermediate_size=config.hidden,
+            max_position_embeddings=config.context,
+            rms_norm_eps=_NORM_EPS,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=end,
         )
+        theirs = transformers.LlamaForCausalLM(settings)
+        found = theirs.load_state_dict(hub_names(model.state_dict()), strict=False)
+        assert found.missing_keys == ["lm_head.weight"], found  # tied, so it is there
+        assert not found.unexpected_keys, found
+        save_model(theirs, folder)
+        self.tokenizer.save(Path(folder))
 
     @cached_property
-    def _tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> Tokenizer:
+        """Bytes, or what lies beside the data."""
         return find_tokenizer(self.data_dir, self.config.vocabulary)
-
-    @cached_property
-    def _probe(self) -> torch.Tensor:
-        """Windows of the documents that are held out: int64 [up to probe_windows, context + 1]."""
-        held_out = self._documents.first(self.config.held_out)
-        windows = list(islice(self._windows(held_out), self.config.probe_windows))
-        if not windows:
-            raise self._too_short()
-        return torch.tensor(windows)
-
-    def _too_short(self) -> DataError:
-        return DataError(
-            f"task llama-lm: expected documents of more than {self.config.context} tokens in all,"
-            f" besides {self.config.held_out} that are held out; add text, or set held_out"
-        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from importlib.metadata import entry_points
 
-from swarmnode import limits
+from swarmnode import DISTRIBUTION, limits
 from swarmnode.tasks.installed import BUILT_IN, ENTRY_POINT_GROUP
 
 # PEP 508 and PEP 503: what a package may be called.
@@ -20,7 +20,8 @@ _VERSION = re.compile(
     rf"(?:[1-9][0-9]*!)?{_NUMBER}(?:\.{_NUMBER})*(?:(?:a|b|rc){_NUMBER})?(?:\.post{_NUMBER})?"
     rf"(?:\.dev{_NUMBER})?(?:\+[a-z0-9]+(?:\.[a-z0-9]+)*)?"
 )
-_OURS = "swarmnode"
+# The second was ours, and is another project's on the package index.
+_OURS = (DISTRIBUTION, "swarmnode")
 
 
 def package_of(task: str) -> tuple[str, str]:
@@ -50,8 +51,7 @@ def how_to_get(name: str, version: str) -> str:
     """Say where to get a task, by what its swarm's manifest says; "" if that is no package."""
     if not is_package(name, version):
         return ""
-    if re.sub(r"[-_.]+", "-", name).lower() == _OURS:
-        # On the package index that name belongs to another project.
+    if re.sub(r"[-_.]+", "-", name).lower() in _OURS:
         return (
             f"swarmnode {version} has it: git pull in the clone of swarmnode, then the same pip"
             " install again there"

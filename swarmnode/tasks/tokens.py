@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from swarmnode.tasks.base import DataError
 
 TOKENIZER_FILE = "tokenizer.json"
+BYTES = 256
 _ENDS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "[SEP]", "<eos>")
+_END_OF_BYTES = "<|endoftext|>"
 
 
 class Tokenizer(Protocol):
@@ -24,6 +26,9 @@ class Tokenizer(Protocol):
     def decode(self, tokens: list[int]) -> str:
         """Return the text of tokens."""
 
+    def save(self, folder: Path) -> None:
+        """Write it as ``AutoTokenizer`` of transformers, which is there, reads it."""
+
 
 class Bytes:
     """Each byte is a token, and a zero byte the end of a document."""
@@ -37,7 +42,18 @@ class Bytes:
 
     def decode(self, tokens: list[int]) -> str:
         """See ``Tokenizer``; a model of more tokens than bytes may say what is none."""
-        return bytes(token for token in tokens if 0 < token < 256).decode(errors="replace")
+        return bytes(token for token in tokens if 0 < token < BYTES).decode(errors="replace")
+
+    def save(self, folder: Path) -> None:
+        """See ``Tokenizer``."""
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+        signs = {_sign_of(byte): byte for byte in range(BYTES)}
+        signs[_END_OF_BYTES] = signs.pop(_sign_of(self.end))
+        tokenizer = Tokenizer(models.BPE(signs, []))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        _save(tokenizer, _END_OF_BYTES, folder)
 
 
 class FileTokenizer:
@@ -72,13 +88,33 @@ class FileTokenizer:
         """See ``Tokenizer``."""
         return str(self._tokenizer.decode(tokens))
 
+    def save(self, folder: Path) -> None:
+        """See ``Tokenizer``."""
+        _save(self._tokenizer, self._tokenizer.id_to_token(self.end), folder)
+
+
+def _sign_of(byte: int) -> str:
+    """Return the letter that stands for a byte in byte-level vocabularies, since GPT-2.
+
+    Source: openai/gpt-2, encoder.py: bytes that print stand for themselves, others come after.
+    """
+    printed = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [other for other in range(BYTES) if other not in printed]
+    return chr(byte if byte in printed else BYTES + others.index(byte))
+
+
+def _save(tokenizer: Any, end: str, folder: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end).save_pretrained(folder)
+
 
 def find_tokenizer(data_dir: str, vocabulary: int) -> Tokenizer:
     """Return the tokenizer that lies in ``data_dir``, or bytes. Raises DataError."""
     path = Path(data_dir) / TOKENIZER_FILE
     if data_dir and path.is_file():
         return FileTokenizer(path, vocabulary)
-    if vocabulary < 256:
+    if vocabulary < BYTES:
         raise DataError(
             f"task llama-lm: bytes are 256 tokens, the swarm's model has {vocabulary}: put the"
             f" {TOKENIZER_FILE} that it was made with into the folder of --data"

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from swarmnode import limits
+from swarmnode.protocol.connectivity import STATES as CONNECTIVITIES
 from swarmnode.telemetry.metrics import (
     BLOB_DIRECTIONS,
     CODEC_PHASES,
@@ -37,6 +38,7 @@ from swarmnode.telemetry.metrics import (
     PLANES,
     PROCESSES,
     PULL_RESULTS,
+    PURPOSES,
     REFUSED_KINDS,
     RELAY_REFUSALS,
     SEEN_OF_PEERS,
@@ -213,6 +215,12 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "Time held back or paused for a limit, by the limit.",
         Label("reason", THROTTLES),
     ),
+    _counter(
+        "line_bytes_total",
+        "Bytes over the line, headers of TCP and IP included, by what they were for.",
+        Label("direction", LINE_DIRECTIONS),
+        Label("purpose", PURPOSES),
+    ),
     # --- peers and connections -------------------------------------------------------------------
     _gauge(
         "peers",
@@ -246,6 +254,11 @@ FAMILIES: Final[tuple[Family, ...]] = (
         most=_METRICS_NEIGHBOURS_MAX,
     ),
     # --- NAT, relay ------------------------------------------------------------------------------
+    _gauge(
+        "connectivity",
+        "1 for how this node reaches others just now.",
+        Label("state", CONNECTIVITIES),
+    ),
     _gauge("nat", "1 for the kind of NAT that this node is behind.", Label("kind", NAT_KINDS)),
     _gauge(
         "reachable",

@@ -14,6 +14,7 @@ from swarmnode.ipc.names import FAILURE_KINDS, GUARD_REFUSALS
 from swarmnode.protocol.crdt.ledger import Verdict
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.protocol.trust import Seen
+from swarmnode.protocol.uplink import Purpose
 from swarmnode.wire.admission import Role
 from swarmnode.wire.connect.relay import RefusalCode
 from swarmnode.wire.exchange.gossip import REASON_CODES
@@ -41,6 +42,7 @@ ROLES: Final[tuple[str, ...]] = get_args(Role)
 PAUSE_REASONS: Final[tuple[str, ...]] = get_args(PauseReason)
 THROTTLES: Final = (*PAUSE_REASONS[1:], *get_args(LimitName))
 LINE_DIRECTIONS: Final = ("upload", "download")
+PURPOSES: Final = tuple(purpose.name.lower() for purpose in Purpose)
 DIRECTIONS: Final = ("sent", "received")
 BLOB_DIRECTIONS: Final = ("sent", "received", "wasted")  # wasted: received for nothing
 EXCHANGE_RESULTS: Final = ("committed", "aborted", "busy", "in_doubt")
@@ -51,7 +53,7 @@ REFUSED_KINDS: Final = ("pair", "group", "pull")
 GUARD_REASONS: Final = GUARD_REFUSALS
 SEEN_OF_PEERS: Final = tuple(seen.value for seen in Seen)
 PULL_RESULTS: Final = ("pulled", "failed", "given", "declined")
-CODEC_PHASES: Final = ("encode", "requantize", "decode")
+CODEC_PHASES: Final = ("encode", "decode")
 WORKER_FAILURES: Final = tuple(sorted(FAILURE_KINDS | {"killed", "hung"}))
 DIAL_FAILURES: Final = ("timeout", "unreachable", "handshake", "refused", "other")
 MEMBER_STATES: Final = tuple(state.value for state in MemberState)
@@ -118,6 +120,7 @@ class LimitsSnapshot:
         bytes_per_s: by one of LINE_DIRECTIONS, only where there is a limit.
         quota_bytes: a month; None: no quota.
         throttled_s: by one of THROTTLES.
+        line_bytes: by one of LINE_DIRECTIONS, and that by one of PURPOSES.
     """
 
     paused: tuple[PauseReason, ...] = ()
@@ -125,3 +128,4 @@ class LimitsSnapshot:
     quota_bytes: int | None = None
     quota_used_bytes: int | None = None
     throttled_s: Mapping[str, float] = field(default_factory=dict)
+    line_bytes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

@@ -30,6 +30,7 @@ class NatSnapshot:
     reachable: Reachable = "unknown"
     mapper: Mapper = "none"
     relays_held: int = 0
+    relays_refusing: int = 0  # for want of room
     relay_reservations: int = 0
     relay_circuits: int = 0
     ways_total: Mapping[tuple[str, str], int] = field(default_factory=dict)

@@ -74,6 +74,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_values: dict[str, Any] = {}
     # SHA-256 of each tensor's bytes, in hex, by name; filled in when the file is written.
     hashes: dict[str, str] = {}
+    # Steps, and the loss on the held-out data after them, of the node that wrote it.
+    losses: list[tuple[Count, float]] = []
 
 
 @dataclass(frozen=True, slots=True)

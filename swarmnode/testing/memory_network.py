@@ -257,7 +257,7 @@ class MemoryTransport:
 
 
 def _not_listening(address: str) -> DialFailed:
-    return DialFailed(f"{address}: no node listens there", address=address, is_refused=True)
+    return DialFailed(f"{address}: no node listens there", address=address, cause="refused")
 
 
 def _name_of(address: str) -> str:

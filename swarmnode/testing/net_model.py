@@ -51,7 +51,8 @@ class NetworkModel:
         self._rng = rng
         self._is_split = False
         self._places: list[Place] = []
-        self._sessions: dict[tuple[int, int], float] = {}  # (smaller, larger): last used
+        self._random = rng.random
+        self._sessions: list[dict[int, float]] = []  # smaller number: larger one: last used
 
     def attach(
         self, *, is_nated: bool, is_unaware: bool = False, crowd: float = 0.05
@@ -73,6 +74,7 @@ class NetworkModel:
             address, is_nated, is_unaware or not is_nated, rng.random(), rng.random(), side
         )
         self._places.append(place)
+        self._sessions.append({})
         return len(self._places) - 1, place
 
     def place(self, number: int) -> Place:
@@ -81,22 +83,19 @@ class NetworkModel:
 
     def detach(self, number: int) -> None:
         """Close every session of a node that died."""
-        gone = [pair for pair in self._sessions if number in pair]
-        for pair in gone:
-            del self._sessions[pair]
+        self._sessions[number].clear()
+        for sessions in self._sessions[:number]:
+            sessions.pop(number, None)
 
     def split(self) -> None:
         """Cut the network into two halves; sessions between them break."""
         self._is_split = True
         for place in self._places:
             place.side = self._rng.randrange(2)
-        crossing = [
-            (one, other)
-            for one, other in self._sessions
-            if self._places[one].side != self._places[other].side
-        ]
-        for pair in crossing:
-            del self._sessions[pair]
+        for one, sessions in enumerate(self._sessions):
+            side = self._places[one].side
+            for other in [each for each in sessions if self._places[each].side != side]:
+                del sessions[other]
 
     def heal(self) -> None:
         """Join the halves again."""
@@ -124,8 +123,11 @@ class NetworkModel:
         here, there = self._places[source], self._places[target]
         if here.side != there.side:
             return None
-        pair = (source, target) if source < target else (target, source)
-        used_at = self._sessions.get(pair)
+        if source < target:
+            sessions, other = self._sessions[source], target
+        else:
+            sessions, other = self._sessions[target], source
+        used_at = sessions.get(other)
         trip_s = self._trip_s(here, there)
         delay_s = trip_s
         if not is_open and (anew or used_at is None or now - used_at > SESSION_IDLE_S):
@@ -134,8 +136,8 @@ class NetworkModel:
             delay_s += _DIAL_TRIPS * trip_s
             if there.is_nated:
                 delay_s += trip_s
-        self._sessions[pair] = now + delay_s
-        weather, chance = self.weather, self._rng.random()
+        sessions[other] = now + delay_s
+        weather, chance = self.weather, self._random()
         if chance < weather.loss:
             return None
         if chance < weather.loss + weather.stall:
@@ -144,14 +146,19 @@ class NetworkModel:
 
     def close_idle(self, now: float) -> None:
         """Forget sessions that are closed by now, which bounds their number."""
-        idle = [pair for pair, used_at in self._sessions.items() if now - used_at > SESSION_IDLE_S]
-        for pair in idle:
-            del self._sessions[pair]
+        for sessions in self._sessions:
+            idle = [other for other, used_at in sessions.items() if now - used_at > SESSION_IDLE_S]
+            for other in idle:
+                del sessions[other]
 
     def _trip_s(self, here: Place, there: Place) -> float:
         dx, dy = abs(here.x - there.x), abs(here.y - there.y)
-        distance = max(min(dx, 1.0 - dx), min(dy, 1.0 - dy))  # 0 to 0.5
-        return (_NEAR_S + distance * 2 * (_FAR_S - _NEAR_S)) * (1.0 + 0.2 * self._rng.random())
+        if dx > 0.5:
+            dx = 1.0 - dx
+        if dy > 0.5:
+            dy = 1.0 - dy
+        distance = dx if dx > dy else dy  # 0 to 0.5
+        return (_NEAR_S + distance * 2 * (_FAR_S - _NEAR_S)) * (1.0 + 0.2 * self._random())
 
 
 @dataclass(frozen=True)

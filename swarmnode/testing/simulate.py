@@ -142,7 +142,7 @@ class Simulation:
         n_records, n_gets = min(self.n_nodes, _RECORDS_MAX), min(2 * self.n_nodes, _GETS_MAX)
         for number in range(n_records):
             at = published_from + SETTLE_S / 2 * number / n_records
-            world.at(at, lambda number=number: self._publish(number))  # type: ignore[misc]
+            world.at(at, lambda number=number: self._publish(number))
         for number in range(n_gets):
             world.at(faults_from + profile.faults_s * number / n_gets, self._get)
         self._plan_faults(faults_from, end)
@@ -165,7 +165,7 @@ class Simulation:
             is_entry = number < min(_ENTRY_NODES, self.n_nodes)
             at = 0.0 if is_entry else BOOT_S * self._rng.random()
             self._last_change = max(self._last_change, at)
-            self.world.at(at, lambda is_entry=is_entry: self._boot(is_entry=is_entry))  # type: ignore[misc]
+            self.world.at(at, lambda is_entry=is_entry: self._boot(is_entry=is_entry))
 
     def _boot(self, *, is_entry: bool = False) -> None:
         is_nated = not is_entry and self._rng.random() < self.profile.nated

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import math
 import random
 import struct
 from abc import ABC, abstractmethod
@@ -44,7 +45,8 @@ class Part(ABC):
 
     def __init__(self, node: Node, *, as_bytes: bool = False) -> None:
         self.node = node
-        self._as_bytes = as_bytes
+        self.wake_at = math.inf  # the world's: when its core is woken next
+        self.as_bytes = as_bytes
 
     @abstractmethod
     def start(self, now: float) -> None:
@@ -59,12 +61,12 @@ class Part(ABC):
         """Do one effect of the core."""
 
     def pack(self, message: Any) -> Any:
-        """Return what travels."""
-        return encode_record(message) if self._as_bytes else message
+        """Return the bytes that travel."""
+        return encode_record(message)
 
     def unpack(self, message: Any) -> Any:
-        """Return what arrived."""
-        return decode_record(message, self.message_type) if self._as_bytes else message
+        """Return the message that arrived as bytes."""
+        return decode_record(message, self.message_type)
 
     def feed(self, event: Any, now: float) -> None:
         """Give the core an event and do what follows."""
@@ -84,20 +86,41 @@ class Node:
     started_at: float
     is_up: bool = True
     parts: dict[str, Part] = field(default_factory=dict)
+    peer_id: PeerId = field(init=False)
 
-    @property
-    def peer_id(self) -> PeerId:
-        """The id of this node."""
-        return self.signer.peer_id
+    def __post_init__(self) -> None:
+        self.peer_id = self.signer.peer_id
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where it says that it can be dialled: most know that behind a NAT they cannot."""
         return (self.place.address,) if self.place.claims_address else ()
 
-    def send(self, part: Part, target: PeerId, message: Any, **way: bool) -> None:
-        """Send a message to the same service of another node; ``way`` as in NetworkModel."""
-        self.world.send(self, part.service, target, part.pack(message), **way)
+    def send(
+        self,
+        part: Part,
+        target: PeerId,
+        message: Any,
+        *,
+        anew: bool = False,
+        by_relay: bool = False,
+        is_open: bool = False,
+    ) -> None:
+        """Put a message to the same service of another node on its way.
+
+        Whether it arrives is the network's business; NetworkModel says what the ways mean.
+        """
+        world = self.world
+        node = world.find(target)
+        if node is None:
+            return
+        now = world.now
+        delay_s = world.network.delay_s(
+            self.number, node.number, now, anew=anew, by_relay=by_relay, is_open=is_open
+        )
+        if delay_s is not None and node.is_up:
+            packed = part.pack(message) if part.as_bytes else message
+            world.at(now + delay_s, world.deliver, self, node, part.service, packed)
 
 
 class World:
@@ -121,25 +144,25 @@ class World:
         self._make_signer = make_signer
         self._make_parts = make_parts
         self._by_peer: dict[PeerId, Node] = {}
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
-        self._wake_at: dict[Part, float] = {}
         self._hash = hashlib.blake2b(digest_size=16)
+        self._log = bytearray()  # what has happened since, not yet in the hash
         self.at(_HOUSEKEEPING_S, self._keep_house)
 
     # --- time ---------------------------------------------------------------------------
 
-    def at(self, when: float, what: Callable[[], None]) -> None:
+    def at(self, when: float, what: Callable[..., None], *args: Any) -> None:
         """Let something happen; what is set for one time happens in the order of setting."""
         self._order += 1
-        heapq.heappush(self._heap, (when, self._order, what))
+        heapq.heappush(self._heap, (when, self._order, what, args))
 
     def run(self, until: float) -> None:
         """Let everything happen that is set for times up to ``until``."""
         heap = self._heap
         while heap and heap[0][0] <= until:
-            self.now, _, what = heapq.heappop(heap)
-            what()
+            self.now, _, what, args = heapq.heappop(heap)
+            what(*args)
         self.now = until
 
     # --- nodes --------------------------------------------------------------------------
@@ -167,7 +190,7 @@ class World:
         del self.up[node.number]
         self.network.detach(node.number)
         for part in node.parts.values():
-            self._wake_at.pop(part, None)
+            part.wake_at = math.inf
         node.parts = {}
         self.report(node, "kill")
 
@@ -177,14 +200,9 @@ class World:
 
     # --- what parts use -----------------------------------------------------------------
 
-    def send(self, source: Node, service: str, target: PeerId, message: Any, **way: bool) -> None:
-        """Put a message on its way; whether it arrives is the network's business."""
-        node = self._by_peer.get(target)
-        if node is None:
-            return
-        delay_s = self.network.delay_s(source.number, node.number, self.now, **way)
-        if delay_s is not None and node.is_up:
-            self.at(self.now + delay_s, lambda: self._deliver(source, node, service, message))
+    def find(self, peer: PeerId) -> Node | None:
+        """Return the node with this id, up or not; None: there never was one."""
+        return self._by_peer.get(peer)
 
     def settle(self, part: Part, now: float) -> None:
         """Do what a core wants done, and wake it when it wants to be woken."""
@@ -192,13 +210,13 @@ class World:
         for effect in core.poll_effects():
             part.carry_out(effect, now)
         deadline = core.next_deadline()
-        if deadline is not None and deadline < self._wake_at.get(part, float("inf")):
-            self._wake_at[part] = deadline
-            self.at(max(deadline, now), lambda: self._wake(part, deadline))
+        if deadline is not None and deadline < part.wake_at:
+            part.wake_at = deadline
+            self.at(deadline if deadline > now else now, self._wake, part, deadline)
 
     def report(self, node: Node, what: str, *details: object) -> None:
         """Let something that a node did count in the digest."""
-        self._hash.update(f"{self.now!r} {node.number} {what} {details!r}\n".encode())
+        self._log += f"{self.now!r} {node.number} {what} {details!r}\n".encode()
 
     def violated(self, invariant: str, node: Node, what: str) -> None:
         """Note that a promise was broken."""
@@ -208,30 +226,45 @@ class World:
 
     def digest(self) -> str:
         """Return a hash of everything that has happened so far."""
+        self._hash_log()
         return self._hash.copy().hexdigest()
 
-    # --- inside -------------------------------------------------------------------------
-
-    def _deliver(self, source: Node, target: Node, service: str, message: Any) -> None:
+    def deliver(self, source: Node, target: Node, service: str, message: Any) -> None:
+        """Let a message arrive."""
         part = target.parts.get(service)
         if part is None:  # the node died meanwhile, or does not offer this
             return
+        now = self.now
         self.deliveries += 1
-        self._hash.update(_DELIVERY.pack(self.now, source.number, target.number))
+        self._log += _DELIVERY.pack(now, source.number, target.number)
         try:
-            part.receive(source.peer_id, part.unpack(message), source.place.address, self.now)
+            if part.as_bytes:
+                message = part.unpack(message)
+            part.receive(source.peer_id, message, source.place.address, now)
         except RemoteProtocolError as error:
             self.violated("I3", target, f"an honest node's message was refused: {error}")
-        self.settle(part, self.now)
+        self.settle(part, now)
+
+    # --- inside -------------------------------------------------------------------------
 
     def _wake(self, part: Part, deadline: float) -> None:
-        if self._wake_at.get(part) != deadline:
+        if part.wake_at != deadline:
             return  # it died, or was woken earlier
-        del self._wake_at[part]
-        part.core.handle_deadline(self.now)
-        self.settle(part, self.now)
+        part.wake_at = math.inf
+        due, now = part.core.next_deadline(), self.now
+        if due is not None and due > now:  # what it was to be woken for has been settled
+            part.wake_at = due
+            self.at(due, self._wake, part, due)
+            return
+        part.core.handle_deadline(now)
+        self.settle(part, now)
+
+    def _hash_log(self) -> None:
+        self._hash.update(self._log)
+        self._log.clear()
 
     def _keep_house(self) -> None:
+        self._hash_log()
         self.network.close_idle(self.now)
         self.at(self.now + _HOUSEKEEPING_S, self._keep_house)
 

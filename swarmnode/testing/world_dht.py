@@ -14,12 +14,14 @@ from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.dht import events
 from swarmnode.protocol.dht.core import DhtConfig, DhtCore
-from swarmnode.protocol.dht.keys import blob_key, number_of
+from swarmnode.protocol.dht.keys import AddressGroups, blob_key, number_of
 from swarmnode.protocol.dht.records import OpenRecord, RecordRules, keys_of
 from swarmnode.testing.world import Node, Part
 from swarmnode.wire import dht as wire
 
 WORLD_UNIX_START_S = 1_800_000_000.0
+
+_GROUPS_KEPT = 65_536  # as many addresses as a simulation has nodes, dead ones included
 
 Answer = events.PeersFound | events.RecordsFound | events.Published | events.Refused
 
@@ -31,6 +33,8 @@ class DhtWatch:
     hops: list[int] = field(default_factory=list)
     commands: int = 0
     answers: int = 0
+    # All nodes share them: one cache for each held more memory than its table.
+    groups: AddressGroups = field(default_factory=lambda: AddressGroups(kept=_GROUPS_KEPT))
 
     def hops_p50(self) -> float:
         """Median length of the ways to the closest peers."""
@@ -105,7 +109,7 @@ class DhtPart(Part):
         as_bytes: bool,
     ) -> None:
         super().__init__(node, as_bytes=as_bytes)
-        config = DhtConfig(rules, boot_epoch=1, unix_offset_s=WORLD_UNIX_START_S)
+        config = DhtConfig(rules, 1, WORLD_UNIX_START_S, watch.groups)
         self.core = DhtCore(node.signer, config, node.rng, node.started_at)
         self.bootstrapped_at: float | None = None
         self.is_grey = False  # accepts requests, and does not answer them

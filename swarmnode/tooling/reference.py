@@ -112,6 +112,8 @@ _SETTINGS = {
     "disk": "What all files of this home may take; training pauses before it would be more.",
     "upload": "Limit of all that is sent, such as `500 kB/s` or `10 Mbit/s`. What keeps the node in"
     " its swarm passes first.",
+    "upload_yields": "Send tensors only so fast that others on this uplink do not notice: the rate"
+    " follows how long packets wait, and is that of the line while others do not use it.",
     "download": "Limit of all that is received.",
     "monthly_quota": "Bytes of a calendar month, sent and received together. When they are used up,"
     " the node pauses until the next month, and no tensor passes.",

@@ -13,7 +13,9 @@ output. A failure is ``{"failed": KIND, "message": LINE}`` and the exit status o
     evaluate MODEL...                          loss of each, of their mean, and their spread
     alone --task NAME --steps N                train one node with no peers, for comparison
     export SNAPSHOT FOLDER                     the weights alone, for other programs
+    fetch_model NAME[@REVISION]                a model of the hub, to its cache on this machine
     bench_snapshot --params N ...              steps with and without snapshots
+    bench_pauses --params N                    how long steps wait for views and merges
     trial --task NAME ...                      what a step takes here, and what memory
 """
 
@@ -40,6 +42,11 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if argv is None:  # a process of its own
         end_with_parent()
+    return run(arguments)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what ``arguments.verb`` does, and say it line by line; return the exit status."""
     verb: Callable[[argparse.Namespace], Iterator[Json]] = arguments.verb
     try:
         for line in verb(arguments):
@@ -58,7 +65,12 @@ def describe(arguments: argparse.Namespace) -> Iterator[Json]:
     from swarmnode.worker.model.state import build_task
     from swarmnode.worker.tools.describe import build_untrained, describe_state, model_numel
 
-    task = build_task(arguments.task, _json_object(arguments.config), arguments.data_dir)
+    config = _json_object(arguments.config)
+    if arguments.pin_model:
+        from swarmnode.tasks.hub_files import pinned  # of few swarms
+
+        config = pinned(config, Path(arguments.model_dir))
+    task = build_task(arguments.task, config, arguments.data_dir, model_dir=arguments.model_dir)
     if arguments.progress:
         numel = model_numel(task)
         size = "" if numel is None else f" of {numel:,} parameters"
@@ -85,7 +97,7 @@ def generate(arguments: argparse.Namespace) -> Iterator[Json]:
 
     path, tensors, about = restore.read_weights(Path(arguments.model))
     state = _state_for(about, arguments)
-    restore.load_weights(state, tensors, about, path)
+    restore.load_weights(state.model, state.arena.layout, tensors, about, path)
     state.model.eval()
     with torch.no_grad():
         text = state.task.generate(
@@ -110,7 +122,7 @@ def evaluate(arguments: argparse.Namespace) -> Iterator[Json]:
     for model in arguments.models:
         path, tensors, about = restore.read_weights(Path(model))
         state = state or _state_for(about, arguments)
-        restore.load_weights(state, tensors, about, path)
+        restore.load_weights(state.model, state.arena.layout, tensors, about, path)
         losses.append({"path": str(path), "step": about.step, "loss": _number(state.evaluate())})
         vectors.append(state.arena.flat.cpu().clone())
     assert state is not None, "the parser wants at least one model"
@@ -134,7 +146,12 @@ def alone(arguments: argparse.Namespace) -> Iterator[Json]:
     from swarmnode.worker.runtime import thread_count
 
     torch.set_num_threads(thread_count())
-    task = build_task(arguments.task, _json_object(arguments.config), arguments.data_dir)
+    task = build_task(
+        arguments.task,
+        _json_object(arguments.config),
+        arguments.data_dir,
+        model_dir=arguments.model_dir,
+    )
     state = build_state(task, swarm_seed=arguments.swarm_seed, device=arguments.device)
     batches = state.batches(arguments.shard_seed)
     mean_loss = math.nan
@@ -148,19 +165,36 @@ def alone(arguments: argparse.Namespace) -> Iterator[Json]:
 
 
 def export(arguments: argparse.Namespace) -> Iterator[Json]:
-    """Write the weights of a snapshot as ``model.safetensors``."""
+    """Write the weights of a snapshot as ``model.safetensors``, or as transformers has models."""
     from swarmnode.worker.snapshots import restore
+    from swarmnode.worker.tools.describe import build_untrained
 
-    _, tensors, about = restore.read_weights(Path(arguments.snapshot))
-    written = restore.export_weights(tensors, about, Path(arguments.folder))
+    path, tensors, about = restore.read_weights(Path(arguments.snapshot))
+    folder = Path(arguments.folder)
+    if arguments.format == "swarmnode":
+        restore.export_weights(tensors, about, folder)
+    else:
+        built = build_untrained(_task_of(about, arguments))
+        kept = restore.trained_weights(tensors)
+        restore.load_weights(built.model, built.arena.layout, kept, about, path)
+        built.save_pretrained(folder, adapter=arguments.format == "adapter")
     yield {
-        "path": str(written),
+        "path": str(folder),
         "task": about.task,
         "step": about.step,
         "tokens": about.tokens,
         "layout_hash": about.layout_hash,
-        "bytes": written.stat().st_size,
+        "losses": about.losses,
+        "format": arguments.format,
+        "bytes": sum(each.stat().st_size for each in folder.glob("*.safetensors")),
     }
+
+
+def fetch_model(arguments: argparse.Namespace) -> Iterator[Json]:
+    """Bring a model of the hub to this machine, but no code and no weights that can hold any."""
+    from swarmnode.tasks.hub_files import fetch
+
+    yield fetch(arguments.name, arguments.revision)
 
 
 def bench_snapshot(arguments: argparse.Namespace) -> Iterator[Json]:
@@ -174,6 +208,16 @@ def bench_snapshot(arguments: argparse.Namespace) -> Iterator[Json]:
     yield bench_snapshots(
         arguments.params, arguments.optimizer, rounds=arguments.rounds, period_s=arguments.period
     )
+
+
+def bench_pauses(arguments: argparse.Namespace) -> Iterator[Json]:
+    """Measure how long views and merges hold up steps."""
+    import torch
+
+    from swarmnode.worker.tools.bench import bench_pauses as measured
+
+    torch.set_num_threads(1)
+    yield measured(arguments.params, arguments.exchanges)
 
 
 def trial(arguments: argparse.Namespace) -> Iterator[Json]:
@@ -193,6 +237,7 @@ def trial(arguments: argparse.Namespace) -> Iterator[Json]:
         resume=False,
         device=arguments.device,
         data_dir=arguments.data_dir,
+        model_dir=arguments.model_dir,
         self_id=bytes(32),
     )
     yield try_steps(configure, steps_s=arguments.seconds)
@@ -200,15 +245,23 @@ def trial(arguments: argparse.Namespace) -> Iterator[Json]:
 
 def _state_for(about: Any, arguments: argparse.Namespace) -> Any:
     """Build the model that a file of weights describes."""
-    from swarmnode.worker.model.state import build_state, build_task
+    from swarmnode.worker.model.state import build_state
 
-    task = build_task(about.task, about.task_config, arguments.data_dir)
+    return build_state(_task_of(about, arguments), swarm_seed=0, device=arguments.device)
+
+
+def _task_of(about: Any, arguments: argparse.Namespace) -> Any:
+    from swarmnode.worker.model.state import build_task
+
+    task = build_task(
+        about.task, about.task_config, arguments.data_dir, model_dir=arguments.model_dir
+    )
     if task.version != about.task_version:
         raise SpecMismatch(
             f"task {task.name}: the weights are of version {about.task_version}, version "
             f"{task.version} is installed here"
         )
-    return build_state(task, swarm_seed=0, device=arguments.device)
+    return task
 
 
 def _json_object(text: str) -> Json:
@@ -238,6 +291,7 @@ def _parser() -> argparse.ArgumentParser:
         sub = verbs.add_parser(verb.__name__, help=verb.__doc__)
         sub.set_defaults(verb=verb)
         sub.add_argument("--data-dir", default="")
+        sub.add_argument("--model-dir", default="", help="what training goes on from")
         sub.add_argument("--device", default="auto")
         return sub
 
@@ -254,6 +308,7 @@ def _parser() -> argparse.ArgumentParser:
         elif verb is describe:
             sub.add_argument("--codec", default="Q8B64")
             sub.add_argument("--progress", action="store_true")
+            sub.add_argument("--pin-model", action="store_true", help="take the hashes of it")
             sub.add_argument("--topology", default="matching", help="a name, or a file of edges")
             sub.add_argument("--members", type=int, default=0, help="how many train at most")
             sub.add_argument("--own-data", action="store_true", help="each member has its own")
@@ -273,7 +328,16 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--optimizer", choices=("sgd", "adamw"), required=True)
     sub.add_argument("--rounds", type=int, required=True)
     sub.add_argument("--period", type=float, required=True, help="seconds")
+    sub = add(fetch_model)
+    sub.add_argument("name")
+    sub.add_argument("--revision", default="")
+    sub = add(bench_pauses)
+    sub.add_argument("--params", type=int, required=True)
+    sub.add_argument("--exchanges", type=int, default=3)
     sub = add(export)
+    sub.add_argument(
+        "--format", choices=("swarmnode", "transformers", "adapter"), default="swarmnode"
+    )
     sub.add_argument("snapshot")
     sub.add_argument("folder")
     return parser

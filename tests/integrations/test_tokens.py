@@ -95,7 +95,7 @@ def offline(module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def needs(package: str, extra: str) -> None:
     if find_spec(package) is None:
-        pytest.skip(f"needs {package}: pip install 'swarmnode[{extra}]'")
+        pytest.skip(f"needs {package}: pip install '.[{extra}]' in the clone of swarmnode")
 
 
 @pytest.mark.filterwarnings("ignore")  # of a library of others

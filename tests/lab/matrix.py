@@ -1,6 +1,7 @@
 """Every kind of NAT against every other, with real daemons: how they reach each other.
 
-    python tests/lab/matrix.py [--pairs symmetric:cgnat,none:firewall] [--json] [--write FILE]
+    python tests/lab/matrix.py [--pairs symmetric:cgnat,none:firewall] [--json]
+    python tests/lab/matrix.py --conditions all [--json]      broken lines: ``conditions.py``
 
 For each pair two daemons with torch workers, each behind a NAT of its own, and one volunteer at a
 public address that relays and does not train. They know the volunteer's address and nothing else,
@@ -174,14 +175,36 @@ def summary(results: list[Result]) -> dict[str, Any]:
     }
 
 
+def _run_conditions(wanted: str, *, as_json: bool, parser: argparse.ArgumentParser) -> int:
+    from tests.lab.conditions import CONDITIONS, measure_all
+
+    names = [*CONDITIONS] if wanted == "all" else wanted.split(",")
+    if not set(names) <= CONDITIONS.keys():
+        parser.error(f"expected all, or some of {', '.join(CONDITIONS)}; got {wanted}")
+
+    def tell(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    found = list(measure_all(names, tell))
+    right = sum(each.pop("is_right") for each in found)
+    if as_json:
+        print(json.dumps({"conditions": found}))
+    else:
+        print(f"{right} of {len(found)} as they should be")
+    return 0 if right == len(found) else 1
+
+
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--pairs", help="a:b,c:d; all 55 without it")
+    parser.add_argument("--conditions", help="all, or a,b,c of conditions.py, instead of pairs")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.conditions:
+        return _run_conditions(options.conditions, as_json=options.json, parser=parser)
     pairs = all_pairs()
     if options.pairs:
         pairs = [tuple(pair.split(":")) for pair in options.pairs.split(",")]

@@ -65,7 +65,7 @@ async def _receive() -> None:
     identity, services = Identity.generate(), link_services()
 
     async def accept(channel: Channel) -> None:
-        session = await _session(nursery, channel, identity, services, Role.SERVER, None)
+        session = await start_session(nursery, channel, identity, services, Role.SERVER, None)
         await session.wait_closed()
 
     async with trio.open_nursery() as nursery:
@@ -78,7 +78,7 @@ async def _send(control: str, host: str, peer: str, seconds: float) -> None:
     async with trio.open_nursery() as nursery:
         channel = await TcpTransport().dial(f"{host}:{_PORT}")
         identity, expected = Identity.generate(), PeerId.parse(peer)
-        session = await _session(nursery, channel, identity, Services(), Role.CLIENT, expected)
+        session = await start_session(nursery, channel, identity, Services(), Role.CLIENT, expected)
         # How fast it is at the beginning tells how much goes through in the time that there is.
         began_at = time.perf_counter()
         await send_bulk(session, _FIRST_BYTES)
@@ -88,7 +88,7 @@ async def _send(control: str, host: str, peer: str, seconds: float) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def _session(
+async def start_session(
     nursery: trio.Nursery,
     channel: Channel,
     identity: Identity,

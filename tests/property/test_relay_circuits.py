@@ -12,6 +12,7 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.relay import events
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.relay.core import RelayCore
+from swarmnode.protocol.uplink import Line
 from swarmnode.wire.connect.relay import Granted
 
 QUOTA = Quota(
@@ -31,7 +32,7 @@ class RelayMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.core = RelayCore(b"s" * 32, QUOTA)
+        self.core = RelayCore(b"s" * 32, QUOTA, Line())
         self.now = 0.0
         self.number = 0
         self.commands: set[int] = set()

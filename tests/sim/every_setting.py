@@ -69,6 +69,7 @@ def other_values(folder: Path) -> dict[str, Any]:
         "schedule": ["mon-sun"],
         "pause_on_battery": False,
         "pause_on_metered": False,
+        "upload_yields": False,
         "pause_on_gpu_busy": True,
         "pause_on_user_s": 1,
         "worker_socket": str(folder / "worker.sock"),

@@ -379,6 +379,7 @@ def table_after(text: str, marker: str) -> dict[str, list[str]]:
     [
         ("`bytes-lm`", "swarmnode.tasks.bytes_lm:BytesLM"),
         ("`digits`", "swarmnode.tasks.digits:Digits"),
+        ("`hub-lm`", "swarmnode.tasks.hub_lm:HubLM"),
         ("`llama-lm`", "swarmnode.tasks.llama_lm:LlamaLM"),
         ("`synthetic`", "swarmnode.tasks.synthetic:Synthetic"),
     ],

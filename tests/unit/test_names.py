@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from swarmnode import limits
-from swarmnode.cli.model.export import _card, _facts
+from swarmnode.cli.model.card import loss_picture, model_card
+from swarmnode.cli.model.export import _facts
 from swarmnode.config import Paths, load_config
 from swarmnode.errors import ConfigError
 from swarmnode.ids import PeerId
@@ -66,7 +68,7 @@ def test_the_model_card_lists_contributors_by_name(tmp_path: Path) -> None:
         "eval_loss": None,
         "swarm_loss": None,
     }
-    written = {"layout_hash": "00", "step": 5, "tokens": 7}
+    written = {"layout_hash": "00", "step": 5, "tokens": 7, "losses": [], "format": "swarmnode"}
     facts = _facts(new_swarm().manifest(), Paths(tmp_path), written, status, peers)
     assert [one["name"] for one in facts["contributors"]] == [
         "kitchen-pi",
@@ -74,7 +76,7 @@ def test_the_model_card_lists_contributors_by_name(tmp_path: Path) -> None:
         "a|b`<img>",
         "calm-otter",
     ]
-    rows = [line for line in _card(facts).splitlines() if line.startswith("| ")]
+    rows = [line for line in model_card(facts).splitlines() if line.startswith("| ")]
     assert rows == [
         "| name | peer | steps | tokens |",
         "| kitchen-pi | `sn1me` | 5 | 7 |",
@@ -82,3 +84,19 @@ def test_the_model_card_lists_contributors_by_name(tmp_path: Path) -> None:
         "| a&#124;b&#96;&#60;img&#62; | `sn11` | 2 | 3 |",
         "| calm-otter | `sn12` | 2 | 3 |",
     ]
+
+
+def test_the_model_card_shows_how_the_loss_fell() -> None:
+    losses = [[step, 4 - step / 1000] for step in range(0, 2001, 100)]
+    written = {"layout_hash": "00", "step": 5, "tokens": 7, "losses": losses, "format": "adapter"}
+    facts = _facts(new_swarm().manifest(), Paths(Path("nowhere")), written, None, [])
+    card = model_card(facts)
+    assert card.startswith("---\nlibrary_name: peft\n")
+    assert "| 0 | 4.0000 |" in card
+    assert "| 2,000 | 2.0000 |" in card
+    assert card.count("\n| ") <= 2 + 13 + 1  # two headings, a table that stays short, this node
+    picture = ElementTree.fromstring(loss_picture(losses))
+    (line,) = picture.iter("{http://www.w3.org/2000/svg}polyline")
+    points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+    assert len(points) == len(losses)
+    assert points == sorted(points)  # as the loss falls, the line goes down: y grows

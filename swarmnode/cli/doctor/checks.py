@@ -302,6 +302,19 @@ def check_node(paths: Paths) -> tuple[Finding, dict[str, Any] | None]:
     return Finding("node", "OK", said), status
 
 
+def check_line(client: ControlClient, status: Mapping[str, Any]) -> Finding:
+    """Return how a running node is connected: what ``netcheck`` says first."""
+    from swarmnode.cli.node.line import check_line as look
+
+    levels: dict[str, Level] = {"ok": "OK", "warn": "WARN", "fail": "FAIL"}
+    try:
+        first = look(client)[0]
+    except SwarmNodeError as error:  # it has just stopped, or is too busy to say more
+        found = status["connectivity"]
+        return Finding("connection", "WARN", f"{found['state']}: {found['why']}", str(error))
+    return Finding("connection", levels[first["verdict"]], first["text"], first["advice"])
+
+
 def _measured(
     good: Finding, value: float, bounds: tuple[float, float] | list[float], advice: str
 ) -> Finding:

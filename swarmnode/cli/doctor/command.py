@@ -15,6 +15,7 @@ from swarmnode.cli.main import plain, print_json
 from swarmnode.cli.options import given, home_option, json_option
 from swarmnode.config import NodeConfig, Paths, load_config, resolve_home
 from swarmnode.errors import ConfigError, SwarmNodeError
+from swarmnode.processes.client import ControlClient
 
 _MODULE = "swarmnode.worker.tools.doctor"
 
@@ -50,6 +51,8 @@ def examine(home: Path | None, *, with_torch: bool) -> Iterator[Finding]:
     yield from doctor_checks.check_home(paths)
     node, status = doctor_checks.check_node(paths)
     yield node
+    if status is not None:
+        yield doctor_checks.check_line(ControlClient(paths), status)
     yield from doctor_checks.check_disk(paths)
     yield from doctor_checks.check_memory()
     yield from doctor_checks.check_clock(status, doctor_checks.clock_state())

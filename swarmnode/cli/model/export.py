@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import click
 
 from swarmnode import __version__, limits
 from swarmnode.cli.main import plain, print_json
+from swarmnode.cli.model.card import LOSS_PICTURE, loss_picture, model_card
 from swarmnode.cli.options import home_option, json_option, merge_option
 from swarmnode.cli.swarm.recipe import horizon_of, recipe_words
 from swarmnode.config import Paths, resolve_home
@@ -24,11 +25,14 @@ from swarmnode.processes.client import ControlClient
 from swarmnode.processes.worker_tools import run_offline
 from swarmnode.store.files import read_file, write_atomic
 from swarmnode.store.swarms import read_manifest
+from swarmnode.store.training_data import load_training_data
 from swarmnode.wire.swarm import Manifest
 
 _SNAPSHOT_DEADLINE_S = 130.0
+FORMATS = ("swarmnode", "transformers", "gguf")
+_ADAPTER, _GGUF = "adapter", "gguf"
+_GGUF_MODULE = "swarmnode.worker.tools.gguf"
 _MERGE_FACTS = ("rule", "digest", "agreed", "members", "contributors", "own_loss")
-_FACTS_FILE = "config.json"
 _FACTS_BYTES_MAX = 1024 * 1024
 
 _DIGITS = 16  # of a hash, for people
@@ -37,11 +41,27 @@ _DIGITS = 16  # of a hash, for people
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--swarm", "swarm_name", help="Which swarm, if this home knows several.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(FORMATS),
+    default=FORMATS[0],
+    show_default=True,
+    help="For `generate` and Python here; for from_pretrained of transformers, with the tokenizer;"
+    " or one file for llama.cpp.",
+)
+@click.option("--adapter", is_flag=True, help="The adapters of --lora alone, for peft.")
 @merge_option(default=None)
 @home_option
 @json_option
 def export(
-    directory: Path, swarm_name: str | None, merge: str | None, home: Path | None, as_json: bool
+    directory: Path,
+    swarm_name: str | None,
+    kind: str,
+    adapter: bool,
+    merge: str | None,
+    home: Path | None,
+    as_json: bool,
 ) -> None:
     """Write the trained model to DIRECTORY: model.safetensors, config.json and README.md.
 
@@ -50,7 +70,7 @@ def export(
     """
     paths = Paths(resolve_home(home, os.environ))
     name = swarm_name or _running_swarm(paths) or _only_swarm(paths)
-    facts = export_model(paths, name, directory, merge=merge)
+    facts = export_model(paths, name, directory, merge=merge, kind=_ADAPTER if adapter else kind)
     if as_json:
         print_json(facts)
         return
@@ -61,11 +81,13 @@ def export(
 
 
 def export_model(
-    paths: Paths, name: str, directory: Path, *, merge: str | None = None
+    paths: Paths, name: str, directory: Path, *, merge: str | None = None, kind: str = FORMATS[0]
 ) -> dict[str, Any]:
-    """Write the export; return what is in its config.json, and ``bytes``.
+    """Write the export; return the facts that are in it, and ``bytes``.
 
-    ``merge``: by which rule all members' models are merged for it; None: this node's own.
+    Args:
+        merge: by which rule all members' models are merged for it; None: this node's own.
+        kind: one of FORMATS, or "adapter".
 
     Raises:
         ConfigError: ``directory`` holds what is no earlier export of this swarm, or there is
@@ -74,22 +96,42 @@ def export_model(
         SwarmNodeError: the running node could not save, or the disk does not let us write.
     """
     manifest = read_manifest(name, paths)
-    _check_directory(directory, name)
+    _check_directory(directory, name, kind)
     merged = None if merge is None else _merged(name, paths, merge)
     source, status, peers = _snapshot(name, paths)
     if merged is not None:
         source = merged["path"]
-    written = run_offline("export", "--", source, str(directory))
+    written = _write(name, paths, source, directory, kind)
     facts = _facts(manifest, paths, written, status, peers)
     if merged is not None:
         facts["loss_held_out"] = merged["loss"]
         facts["merge"] = {key: merged[key] for key in _MERGE_FACTS}
-    for file_name, text in (
-        (_FACTS_FILE, json.dumps(facts, indent=2) + "\n"),
-        ("README.md", _card(facts)),
-    ):
+    texts = {_facts_file(kind): json.dumps(facts, indent=2) + "\n", "README.md": model_card(facts)}
+    if len(facts["losses"]) > 1:
+        texts[LOSS_PICTURE] = loss_picture(facts["losses"])
+    for file_name, text in texts.items():
         write_atomic(directory / file_name, text.encode(), mode=0o644)
     return {**facts, "bytes": written["bytes"], "export_dir": str(directory)}
+
+
+def _write(name: str, paths: Paths, source: str, directory: Path, kind: str) -> dict[str, Any]:
+    """Write the weights, and what of other programs' files there is. Raises SwarmNodeError."""
+    arguments: list[str] = []
+    if kind != FORMATS[0]:  # tokenizer and base are where this home trains from
+        known = load_training_data(name, paths)
+        arguments += [f"--data-dir={known.folder}", f"--model-dir={known.model}"]
+    if kind != _GGUF:
+        return run_offline("export", f"--format={kind}", *arguments, "--", source, str(directory))
+    with tempfile.TemporaryDirectory(dir=directory) as between:
+        folder = ("--format=transformers", *arguments, "--", source, between)
+        written = run_offline("export", *folder)
+        made = run_offline("--", between, str(directory / "model.gguf"), module=_GGUF_MODULE)
+    return written | made | {"format": kind}
+
+
+def _facts_file(kind: str) -> str:
+    """Return where the facts are: config.json of others is not ours to define."""
+    return "config.json" if kind == FORMATS[0] else "swarmnode.json"
 
 
 def _snapshot(name: str, paths: Paths) -> tuple[str, dict[str, Any] | None, list[dict[str, Any]]]:
@@ -120,8 +162,8 @@ def _merged(name: str, paths: Paths, rule: str) -> dict[str, Any]:
     return found
 
 
-def _check_directory(directory: Path, name: str) -> None:
-    """Refuse to write over anything but an earlier export of a swarm of this name."""
+def _check_directory(directory: Path, name: str, kind: str) -> None:
+    """Refuse to write over anything but an earlier export of a swarm of this name, alike."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         is_empty = not any(directory.iterdir())
@@ -130,12 +172,12 @@ def _check_directory(directory: Path, name: str) -> None:
     if is_empty:
         return
     with contextlib.suppress(FileNotFoundError, CorruptRecord, ValueError, TypeError, KeyError):
-        facts = read_file(directory / _FACTS_FILE, bytes_max=_FACTS_BYTES_MAX)
-        if json.loads(facts)["swarm"] == name:
+        found = json.loads(read_file(directory / _facts_file(kind), bytes_max=_FACTS_BYTES_MAX))
+        if found["swarm"] == name and found.get("format", FORMATS[0]) == kind:
             return
     raise ConfigError(
-        f"expected a new folder, an empty one or an earlier export of {name!r}, {directory}"
-        " holds other files: choose another"
+        f"expected a new folder, an empty one or an earlier export of {name!r} in the same format,"
+        f" {directory} holds other files: choose another"
     )
 
 
@@ -175,6 +217,8 @@ def _facts(
         "exchanges": status["exchanges_committed"] if status is not None else None,
         "loss_held_out": status["eval_loss"] if status is not None else None,
         "merge": None,
+        "losses": written["losses"],
+        "format": written["format"],
         "loss_swarm": status["swarm_loss"] if status is not None else None,
         "exported_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "swarmnode_version": __version__,
@@ -183,65 +227,6 @@ def _facts(
 
 def _who(peer: str, name: str) -> dict[str, Any]:
     return {"peer": peer, "name": name}
-
-
-def _escaped(name: str) -> str:
-    """Return a name that a stranger chose so that Markdown and HTML see text in it."""
-    return re.sub(r"[^\w .+-]", lambda found: f"&#{ord(found[0])};", name)
-
-
-def _card(facts: dict[str, Any]) -> str:
-    rows = "\n".join(
-        f"| {_escaped(one['name'])} | `{one['peer']}` | {one['steps']:,} | {one['tokens']:,} |"
-        for one in facts["contributors"]
-    )
-    settings = "\n".join(f"- {key}: {value}" for key, value in facts["task_config"].items())
-    loss = facts["loss_held_out"]
-    return f"""# {facts["swarm"]}
-
-A model of the task `{facts["task"]}` (version {facts["task_version"]}), trained by
-{_peers(len(facts["contributors"]))} of the swarm `{facts["swarm"]}` with swarmnode
-{facts["swarmnode_version"]}. Exported {facts["exported_at"]} from the node named first below.
-
-- parameters: {facts["parameters"]:,}
-- step of the exporting node: {facts["step"]:,}
-- tokens, all peers together: {facts["tokens_total"]:,}
-- loss on held-out data: {"not measured" if loss is None else f"{loss:.4f}"}
-- model: {_origin(facts["merge"])}
-- strategy: {facts["strategy"]} {json.dumps(facts["strategy_settings"])}, codec {facts["codec"]}
-- recipe: {facts["recipe"]}
-- SHA-256 of the training data: `{facts["data_hash"]}`
-
-## Settings
-
-{settings}
-
-## Who trained it
-
-Names and numbers of other peers are what they said of themselves.
-
-| name | peer | steps | tokens |
-|---|---|---|---|
-{rows}
-
-## Use
-
-`swarmnode generate DIRECTORY --prompt "The "` writes text where the task can. The weights
-are plain safetensors; `config.json` has the settings to build the model with.
-"""
-
-
-def _origin(merge: dict[str, Any] | None) -> str:
-    if merge is None:
-        return "that of the exporting node"
-    return (
-        f"of {merge['contributors']} nodes, merged by {merge['rule']}; {merge['agreed']} of them"
-        f" came to the parameters with the SHA-256 `{merge['digest']}`"
-    )
-
-
-def _peers(count: int) -> str:
-    return "one peer" if count == 1 else f"{count} peers"
 
 
 def _running_swarm(paths: Paths) -> str | None:

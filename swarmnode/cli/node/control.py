@@ -73,6 +73,8 @@ def peers(home: Path | None, as_json: bool) -> None:
                 plain(peer["version"]),
             )
         )
+        if peer["error"]:
+            click.echo(plain(f"{'':<17}not reached: {peer['error']}"))
 
 
 @click.command()
@@ -163,6 +165,7 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
             f" steps, {answer['swarm_tokens']:,} tokens",
         ),
         ("state", f"{answer['state']}: {answer['reason']}"),
+        ("line", f"{answer['connectivity']['state']}: {answer['connectivity']['why']}"),
         ("name", answer["node_name"]),
         ("peer", answer["peer"]),
         ("address", ", ".join(answer["addresses"]) or answer["address"]),
@@ -191,6 +194,7 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
             f" {answer['payloads_refused']} payloads refused",
         ),
         ("traffic", f"{sent / 1e6:.1f} MB sent, {received / 1e6:.1f} MB received"),
+        ("line", _line(answer)),
         ("given", _given(answer["totals"])),
         ("snapshot", f"step {answer['snapshot_step']}" if answer["snapshot_path"] else "none yet"),
         (
@@ -210,6 +214,14 @@ def _recipe_line(answer: dict[str, Any]) -> list[tuple[str, str]]:
         return [("recipe", f"{factor}, no end yet")]
     share = min(1.0, answer["swarm_tokens"] / target)
     return [("recipe", f"{factor}, {share:.1%} of {target:,} tokens")]
+
+
+def _line(answer: dict[str, Any]) -> str:
+    """What the line carried, by what it was for, and how long exchanges take on it."""
+    sent = (f"{name} {n / 1e6:.1f} MB" for name, n in answer["line_sent_bytes"].items())
+    took_s = answer["exchange_s_mean"]
+    took = "" if took_s is None else f"; an exchange takes {took_s:.3g} s, the next waits for it"
+    return f"sent {', '.join(sent)}{took}"
 
 
 def _given(totals: dict[str, Any]) -> str:

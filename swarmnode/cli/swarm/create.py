@@ -25,11 +25,11 @@ from swarmnode.cli.options import (
     json_option,
     node_options,
 )
-from swarmnode.cli.swarm.recipe import make_recipe, parse_settings, recipe_words
+from swarmnode.cli.swarm.recipe import lora_settings, make_recipe, parse_settings, recipe_words
 from swarmnode.config import NodeConfig, Paths, load_config
 from swarmnode.errors import ConfigError, Refused
 from swarmnode.memory import MainMemory, main_memory
-from swarmnode.processes.worker_tools import stream_offline
+from swarmnode.processes.worker_tools import model_folder, stream_offline
 from swarmnode.protocol.identity import Signer
 from swarmnode.quantities import parse_count
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
@@ -40,6 +40,7 @@ _SECONDS_PER_DAY = 86_400
 _BYTES_PER_PARAMETER = 2 * 4
 _GB = 1e9
 _LARGE_NUMEL = 10_000_000  # building so many takes seconds, on a busy machine a minute
+_HUB_TASK = "hub-lm"
 _TICK_S = 0.5
 _LINE_EVERY_S = 5.0  # where lines stay, in a log
 _CLEAR = "\r\x1b[K"
@@ -58,7 +59,18 @@ _SHOWN = (
 
 @click.command()
 @click.argument("name")
-@click.option("--task", required=True, help="An installed task, or a preset such as llama-150m.")
+@click.option("--task", help="An installed task, or a preset such as llama-150m.")
+@click.option(
+    "--model",
+    metavar="REPO|FOLDER",
+    help="Go on from a model of Hugging Face's hub, NAME[@REVISION] or a copy; task hub-lm.",
+)
+@click.option(
+    "--lora",
+    metavar="r=16,...",
+    help="Train adapters of that rank for it, and send nothing else; also alpha=, dropout= and"
+    " targets=q_proj+v_proj.",
+)
 @click.option(
     "--strategy",
     default=DEFAULT_STRATEGY,
@@ -110,7 +122,9 @@ _SHOWN = (
 @json_option
 def create(
     name: str,
-    task: str,
+    task: str | None,
+    model: str | None,
+    lora: str | None,
     strategy: str,
     topology: str,
     settings: tuple[str, ...],
@@ -138,6 +152,9 @@ def create(
     from swarmnode.strategies.installed import look_at_strategy
     from swarmnode.tensor.codec import get_codec
 
+    if task is None and model is None:
+        raise ConfigError("expected a task to train, --task NAME, or a --model to go on from")
+    task = task or _HUB_TASK
     check_name(name)
     look_at_strategy(strategy)
     get_codec(codec)
@@ -153,11 +170,21 @@ def create(
     chosen["members"] = members or 0
     chosen_recipe = (parse_settings(settings)[2], parse_count(tokens) if tokens else 0, schedule)
     make_recipe({}, *chosen_recipe)  # refused before torch is loaded
+    model_dir, hub_name, revision = model_folder(model)
+    base = lora_settings(lora)
+    base |= {"model": hub_name, "revision": revision} if hub_name else {}
     described = _describe(
-        task, settings, data_dir, has_own_data=own_data, is_quiet=as_json, **chosen
+        task,
+        settings,
+        data_dir,
+        model_dir=model_dir,
+        base=base,
+        has_own_data=own_data,
+        is_quiet=as_json,
+        **chosen,
     )
     recipe = make_recipe(described["recipe"], *chosen_recipe)
-    save_training_data(name, config.paths, TrainingData(data_dir, own_data))
+    save_training_data(name, config.paths, TrainingData(data_dir, own_data, model_dir))
     terms: dict[str, Any] = {"expires_days": expires_days, "is_closed": closed}
     terms |= {"has_own_data": own_data, "recipe": recipe}
     link, node_id = write_swarm(name, config, codec, described, **terms)
@@ -170,8 +197,14 @@ def create(
     # The link leads to this address, so the node must listen there.
     flags = [("--home", str(home or "")), ("--listen", listen or "")]
     flags += [("--advertise", address) for address in advertise]
-    flags += [("--data", data_dir)]
+    flags += [("--data", data_dir), ("--model", model or "")]
     click.echo(f"this machine: {shlex.join(['swarmnode', 'join', name, *_given_flags(flags)])}")
+    if model_dir:
+        click.echo(
+            "note: others need the same model, named with"
+            f" --model {f'{hub_name}@{revision}' if hub_name else 'FOLDER'}: its weights are not"
+            " sent"
+        )
     if data_dir:
         click.echo(_data_note(own_data=own_data))
     _say_how_many(described)
@@ -262,6 +295,8 @@ def _describe(
     settings: tuple[str, ...],
     data_dir: str,
     *,
+    model_dir: str,
+    base: dict[str, Any],
     has_own_data: bool,
     is_quiet: bool,
     **chosen: str | int,
@@ -271,9 +306,12 @@ def _describe(
 
     named = task
     task_config, strategy_settings = parse_settings(settings)[:2]
-    task, task_config = resolve_preset(task, task_config)
+    task, task_config = resolve_preset(task, base | task_config)
+    if (model_dir or base) and task != _HUB_TASK:
+        raise ConfigError(f"--model and --lora: expected the task {_HUB_TASK}, got {task}")
     arguments = [f"--task={task}", f"--config={json.dumps(task_config)}"]
     arguments.append(f"--data-dir={data_dir}")
+    arguments += [f"--model-dir={model_dir}", "--pin-model"] if model_dir else []
     arguments += [f"--strategy-settings={json.dumps(strategy_settings)}"]
     arguments += [f"--{name}={value}" for name, value in chosen.items()]
     arguments += ["--own-data"] if has_own_data else []

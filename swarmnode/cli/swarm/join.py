@@ -66,13 +66,24 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Path(path_type=Path),
             help="Folder of text to train on [default: the one of last time].",
         ),
+        click.option(
+            "--model",
+            metavar="REPO|FOLDER",
+            help="The model that the swarm goes on from, if it does, or a copy of it. Remembered.",
+        ),
     ):
         command = option(command)
     return command
 
 
 def choose_data(
-    name: str, config: NodeConfig, data: Path | None, *, no_data: bool, own_data: bool
+    name: str,
+    config: NodeConfig,
+    data: Path | None,
+    *,
+    model: str | None,
+    no_data: bool,
+    own_data: bool,
 ) -> TrainingData:
     """Return what a node trains on: what is said now, else what its home remembers.
 
@@ -81,17 +92,26 @@ def choose_data(
     """
     if data is not None and no_data:
         raise ConfigError("--data and --no-data: expected one of them, got both")
+    known = TrainingData()
+    if model is None or (data is None and not no_data):
+        known = load_training_data(name, config.paths)
+    model_dir = known.model if model is None else _model_folder(model)
     if data is not None:
-        return TrainingData(check_data(data), own_data)
+        return TrainingData(check_data(data), own_data, model_dir)
     if no_data:
-        return TrainingData("", own_data)
-    known = load_training_data(name, config.paths)
+        return TrainingData("", own_data, model_dir)
     if config.role == "trainer" and known.folder and not Path(known.folder).is_dir():
         raise ConfigError(
             f"this home trains swarm {name!r} on the folder {known.folder}, which is not there:"
             " name the right one with --data FOLDER, or take the task's own data with --no-data"
         )
-    return TrainingData(known.folder, own_data or known.is_own)
+    return TrainingData(known.folder, own_data or known.is_own, model_dir)
+
+
+def _model_folder(model: str) -> str:
+    from swarmnode.processes.worker_tools import model_folder  # few swarms go on from a model
+
+    return model_folder(model)[0]
 
 
 @click.command()
@@ -131,6 +151,7 @@ def join(
     home: Path | None,
     role: str | None,
     data: Path | None,
+    model: str | None,
     no_data: bool,
     own_data: bool,
     device: str | None,
@@ -172,7 +193,9 @@ def join(
     with errors_told(config, as_json=as_json):
         on_event = teller(config, as_json=as_json)
         found = _find(link, key, config, on_event, may_ask=not as_json, wait_s=wait_s)
-        chosen = choose_data(found.name, config, data, no_data=no_data, own_data=own_data)
+        chosen = choose_data(
+            found.name, config, data, model=model, no_data=no_data, own_data=own_data
+        )
         _train(config, found, chosen, steps or 0, on_event)
 
 
@@ -215,6 +238,7 @@ def _train(
         threads=config.threads,
         steps_max=steps_max,
         data_dir=chosen.folder,
+        model_dir=chosen.model,
         own_data=chosen.is_own,
     )
     run_daemon(config, found, training, on_event=on_event)

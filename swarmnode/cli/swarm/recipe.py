@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -18,6 +19,13 @@ from swarmnode.ipc.lr_schedule import Horizon, shorten_warmup
 from swarmnode.ipc.settings import check_settings
 from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.swarm import Manifest
+
+_LORA: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "r": ("lora_rank", int),
+    "alpha": ("lora_alpha", int),
+    "dropout": ("lora_dropout", float),
+    "targets": ("lora_targets", lambda names: names.replace("+", ",")),
+}
 
 
 def parse_settings(
@@ -48,6 +56,26 @@ def parse_settings(
         else:
             task[key] = value
     return task, strategy, recipe
+
+
+def lora_settings(text: str | None) -> dict[str, Any]:
+    """Return what ``--lora r=16,alpha=32`` says as settings of the task. Raises ConfigError."""
+    found: dict[str, Any] = {}
+    for part in text.split(",") if text else ():
+        key, equals, value = part.partition("=")
+        if not equals or key not in _LORA:
+            raise ConfigError(
+                f"--lora: expected r=16 and, with commas between, any of {', '.join(_LORA)};"
+                f" got {part!r}"
+            )
+        name, kind = _LORA[key]
+        try:
+            found[name] = kind(value)
+        except ValueError as error:
+            raise ConfigError(f"--lora: {key}: expected a number, got {value!r}") from error
+    if text and "lora_rank" not in found:
+        raise ConfigError(f"--lora: expected a rank, such as r=16, got {text!r}")
+    return found
 
 
 def make_recipe(

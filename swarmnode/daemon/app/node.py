@@ -164,6 +164,7 @@ class Node:
                 nat=self.nat.snapshot,
                 addresses=self._addresses,
                 own_addresses=self._direct_addresses,
+                hints=(*link.hints, *map(Hint.parse, config.bootstrap)),
             )
         )
         self.dashboard = Dashboard(self, config.dashboard_address)

@@ -162,6 +162,7 @@ class Gathers(Rounds):
             self._ended(intent, gid, None, (), events.Abort(gid, str(error), in_doubt=False))
             return
         transfer_s = _transfer_limit_s(size_bytes, len(members))
+        patience_s = self.patience.limit_s(transfer_s, 2 * self.call_s())
         cargo = GatherCargo(
             intent,
             codec,
@@ -169,6 +170,7 @@ class Gathers(Rounds):
             self._lessor,
             self._signer,
             transfer_s,
+            patience_s,
             self._note_held,
             partial(self.runs.lose, gid=gid),
             partial(self._ended, intent, gid),
@@ -177,9 +179,10 @@ class Gathers(Rounds):
         if gid not in self._running:  # the worker went away in this very moment
             self.messages.close(gid)
             return
+        now = self._env.monotonic()
         begin = events.Begin(
             gid,
-            self.patience.waited_for(members, self._self_id, self._env.monotonic()),
+            self.patience.waited_for(members, self._self_id, now),
             1,
             intent.weight,
             enlist_s,
@@ -187,9 +190,10 @@ class Gathers(Rounds):
             electorate=members,
             # A node that is early by more than its roll is open would gather alone each time.
             quorum_s=limits.GROUP_ENLIST_S_MAX,
-            patience_s=self.patience.limit_s(transfer_s, 2 * self.call_s()),
+            patience_s=patience_s,
             lineage=intent.lineage,
             attempt=attempt,
+            doubted=self.patience.doubted(members, now),
         )
         self.runs.begin(begin, cargo)
 
@@ -265,7 +269,7 @@ class GatherCargo:
 
     Args:
         messages: of this run; closed by the caller that opened it.
-        transfer_s: of the run.
+        transfer_s, patience_s: of the run.
         held: told which member has not given what it announced, and for how long it was waited for.
         lost: told which member the run is to go on without.
         ended: told of the lease, or that there was none, and of the messages in it.
@@ -280,6 +284,7 @@ class GatherCargo:
         lessor: Lessor,
         signer: Signer,
         transfer_s: float,
+        patience_s: float,
         held: Callable[[PeerId, float], None],
         lost: Callable[[PeerId], None],
         ended: Ended,
@@ -291,6 +296,8 @@ class GatherCargo:
         self._lessor = lessor
         self._signer = signer
         self._transfer_s = transfer_s
+        # If the stage ended first in which this is fetched, no member would be blamed.
+        self._patience_s, self._grace_s = patience_s, min(limits.GATHER_GRACE_S, patience_s / 2)
         self._held, self._lost = held, lost
         self._ended, self._copied = ended, copied
         self._loaded_at = 0.0
@@ -361,7 +368,7 @@ class GatherCargo:
         with trio.move_on_after(_MAKE_SHARE * self._transfer_s):
             await self._messages.wait_for(wanted, at_least=len(wanted) // 2 + 1)
             took_s = trio.current_time() - began_at
-            with trio.move_on_after(max(took_s, limits.GATHER_GRACE_S)):
+            with trio.move_on_after(max(took_s, self._grace_s)):
                 await self._messages.wait_for(wanted)
             waited_s = trio.current_time() - began_at - took_s
             here = {each.digest for each in self._messages.held()}
@@ -406,15 +413,19 @@ class GatherCargo:
 
         It holds all of it, or was not to make this set. Returns whether all is here.
         """
-        began_at = trio.current_time()
-        limit_s = max(began_at - self._loaded_at, limits.GATHER_GRACE_S)
-        with trio.move_on_after(limit_s):
-            await self._messages.wait_for(entries)
-            return True
-        _log.warning("a set of messages is not given", maker=self._set_maker.short)
-        self._held(self._set_maker, limit_s)
-        self._lost(self._set_maker)
-        return False
+        began_at, is_here = trio.current_time(), False
+        limit_s = min(max(began_at - self._loaded_at, self._grace_s), self._patience_s)
+        try:
+            with trio.move_on_after(limit_s):
+                await self._messages.wait_for(entries)
+                is_here = True
+        finally:
+            if not is_here:  # be it that the run has ended before
+                self._held(self._set_maker, trio.current_time() - began_at)
+        if not is_here:
+            _log.warning("a set of messages is not given", maker=self._set_maker.short)
+            self._lost(self._set_maker)
+        return is_here
 
     async def _kept(self, entries: Collection[Announced]) -> dict[PeerId, frozenset[int]]:
         """Return which elements each message keeps, in the order in which they were announced."""

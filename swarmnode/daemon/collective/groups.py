@@ -144,6 +144,7 @@ class Groups(Rounds):
             has_witnesses=has_witnesses,
             is_witness=has_witnesses and self._doubts.is_witness(now, self._env.rng),
             patience_s=self.patience.limit_s(transfer_s, 2 * self.call_s()),
+            doubted=self.patience.doubted(members, now),
         )
         self._begin_run(begin, intent, made, partial(self._ended, intent, gid))
 

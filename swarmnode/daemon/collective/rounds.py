@@ -41,8 +41,9 @@ _WHOLE = -1  # all fragments
 _AHEAD_MAX = 2**20
 # Times that calls may begin the wait for others anew, for one intent: a liar must not prolong it.
 _RESTARTS_MAX = 4
-# Between two calls that the worker is told of: all members repeat theirs twice a second.
+# Between two calls that are told of: all members repeat theirs twice a second.
 _CALL_TOLD_S = 0.1
+_APART_TOLD_S = 2.0  # and what members say of their lineages takes as long to come
 # One round that comes to nothing is a straggler's, and rounds of a second may miss a few.
 _FAILED_MIN = 2
 _FAILED_S_MIN = 5.0
@@ -96,6 +97,10 @@ class Attempts:
         """Whether the member that calls lacks means that are behind this node."""
         return call.lineage is not None and call.lineage < self._count
 
+    def is_apart_from(self, call: Enlist) -> bool:
+        """Whether the member that calls stands behind another mean after as many."""
+        return call.lineage == self._count and self._gid(call.attempt) != call.gid
+
     def _gid(self, number: int) -> bytes:
         intent = self.intent
         return group_id(self.key, intent.tag, intent.fragment, number, intent.base_version)
@@ -148,6 +153,7 @@ class Rounds(ABC):
     Attributes:
         on_intent: told of each round that begins.
         on_call: told which round of a lineage others wait for, when this node is not due itself.
+        on_apart: told that others wait on another lineage, while this node waits.
         on_end: told of each round's end, and whether what came of it is applied.
         on_worker_gone: told that the next worker begins anew.
         call_s: how long a member that is called may take to come; 0: not known.
@@ -175,7 +181,7 @@ class Rounds(ABC):
         self._graces: dict[Topic, float] = {}  # how long the roll of a topic stays open
         self._failures = Failures()
         self._attempts: dict[Topic, Attempts] = {}  # of rounds in a lineage
-        self._call_told_at = -math.inf
+        self._call_told_at = self._apart_told_at = -math.inf
         self._is_known = False  # to the worker, or it is dead: nothing came of the intent
         self.patience = RoundPatience()
         self.runs = GroupRuns(
@@ -187,6 +193,7 @@ class Rounds(ABC):
         )
         self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
         self.on_call: Callable[[int], None] = lambda _lineage: None
+        self.on_apart: Callable[[], None] = lambda: None
         self.on_end: Callable[[bool], None] = lambda _is_applied: None
         self.on_worker_gone: Callable[[], None] = lambda: None
         self.call_s: Callable[[], float] = lambda: 0.0
@@ -255,9 +262,16 @@ class Rounds(ABC):
         if self.is_beside:
             self.runs.refuse(peer, message.gid, "others have all places")
             return
+        now = self._env.monotonic()
         for topic, attempts in self._attempts.items():
             newest = self._newest.get(topic, b"")
             is_waiting = self.runs.is_enlisting(newest)
+            if is_waiting and attempts.is_apart_from(message):
+                # Where neither part has a majority, no round ends.
+                if now >= self._apart_told_at + _APART_TOLD_S:
+                    self._apart_told_at = now
+                    self.on_apart()
+                return
             if is_waiting and attempts.follow(message):
                 self._give_up_quietly(newest, "others are at a later attempt")
                 self._begin(attempts.intent, topic, self._grace_s(topic))
@@ -267,7 +281,6 @@ class Rounds(ABC):
                 return
             if not newest:
                 attempts.follow(message)
-                now = self._env.monotonic()
                 if now >= self._call_told_at + _CALL_TOLD_S:
                     self._call_told_at = now
                     self.on_call(message.lineage or 0)

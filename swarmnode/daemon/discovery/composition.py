@@ -82,7 +82,7 @@ def can_meet(config: NodeConfig, link: SwarmLink) -> bool:
     """Whether this node has anything to ask them with, or a key that others need for that."""
     ways = config.rendezvous
     return (
-        ("mainline" in ways and find_spec("libtorrent") is not None)
+        ("mainline" in ways and bool(find_spec("libtorrent")))
         or ("dns" in ways and bool(config.dns_seeds or link.zones))
         or ("entries" in ways and bool(config.entry_nodes))
         or config.paths.swarm(link.name).meeting_key.exists()

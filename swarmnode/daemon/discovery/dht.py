@@ -27,7 +27,7 @@ from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.dht import events
 from swarmnode.protocol.dht.core import DhtConfig, DhtCore
-from swarmnode.protocol.dht.keys import LOOPBACK
+from swarmnode.protocol.dht.keys import LOOPBACK, AddressGroups
 from swarmnode.protocol.dht.keys import Network as AddressRange
 from swarmnode.protocol.dht.records import RecordRules
 from swarmnode.protocol.identity import Identity
@@ -78,7 +78,7 @@ class Discovery:
             RecordRules(network_id),
             boot_epoch=boot_epoch,
             unix_offset_s=env.wall() - now,
-            exempt=(*LOOPBACK, *lan),
+            groups=AddressGroups((*LOOPBACK, *lan)),
         )
         self.core = DhtCore(identity, config, env.rng, now)
         self._driver: CoreDriver[events.Event, events.Effect] = CoreDriver(

@@ -100,10 +100,14 @@ class Lineages:
     def round_ended(self, is_committed: bool) -> None:
         """A mean was applied, or nothing came of the round; ask for another lineage if need be."""
         self._has_committed |= is_committed
+        if self._may_ask:
+            self._may_ask = not self.look()
+
+    def look(self) -> bool:
+        """Return whether another lineage is to stay: the worker is told to go over to it."""
         standing = self.standing()
-        if not standing.is_weaker or not self._may_ask:
-            return
-        self._may_ask = False
+        if not standing.is_weaker:
+            return False
         _log.warning(
             "on another lineage than most",
             alike=standing.n_alike,
@@ -111,6 +115,7 @@ class Lineages:
             strongest=standing.n_strongest,
         )
         self._post(Stray())
+        return True
 
     def pulled(self) -> None:
         """The worker may have gone over to what a peer gave."""
@@ -169,6 +174,7 @@ class IntentHandlers:
         for rounds in (self.groups, *self._gathers):
             rounds.on_call = lambda lineage: trainer.post(Called(lineage))
             rounds.on_intent = self.lineages.intent_posted
+            rounds.on_apart = self._look_again
             rounds.on_end = self.lineages.round_ended
             rounds.on_worker_gone = self.lineages.worker_gone
         self.pulls.prefers, self.pulls.on_pulled = self.lineages.preferred, self.lineages.pulled
@@ -183,6 +189,10 @@ class IntentHandlers:
         found.update(("gather", each) for each in self._gathers)
         found.update(("log", each) for each in self._logs)
         return found
+
+    def _look_again(self) -> None:
+        if not self.pulls.is_asking:  # the next question takes the place of the last
+            self.lineages.look()
 
     @property
     def rounds(self) -> Rounds:

@@ -117,6 +117,11 @@ class Pulls:
     def partners_changed(self) -> None:
         """An intent is tried once, with the peers that are there: the strategy asks again."""
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether an answer is under way."""
+        return bool(self._asking)
+
     # --- asking --------------------------------------------------------------------------------
 
     async def _serve_intent(self, intent: PostedIntent, scope: trio.CancelScope) -> None:

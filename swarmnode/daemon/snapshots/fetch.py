@@ -5,6 +5,10 @@
     holders() --> a link each: dial, query, requests out, answers in
     answer --> hash, write (thread) --ChunkArrived--> core --Store--> ChunkStored --> core
 
+Chunks that wait share a visit to a thread: hashing two takes little longer than one. A visit ends
+when none waits, and a further one begins beside it only for as many as one takes at once: more
+threads find single chunks, and take turns on the processor with the task that decrypts.
+
 The manifest comes from the disk, if this blob was begun before, or else from the first holder
 that has it; it is checked against the name either way. Two nurseries, one inside the other: links
 live in the outer one, whatever touches the blob's files in the inner one, which ends before they
@@ -15,7 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Collection
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,7 +45,7 @@ from swarmnode.protocol.blobs import events
 from swarmnode.protocol.blobs.bucket import TokenBucket
 from swarmnode.protocol.blobs.fetch import FetchCore
 from swarmnode.protocol.blobs.holders import bitmap_of
-from swarmnode.protocol.blobs.merkle import check_manifest, chunk_size, leaf_hash, n_chunks_of
+from swarmnode.protocol.blobs.merkle import check_manifest, chunk_size, leaf_hashes, n_chunks_of
 from swarmnode.store.blobs import Blob
 from swarmnode.store.shelf import NotHere, Shelf
 from swarmnode.telemetry.logs import get_logger
@@ -73,6 +78,19 @@ class _TooLarge(Refused):
     """The blob is, whichever holder says so: unlike other refusals it ends the fetch."""
 
 
+_CHUNKS_PER_VISIT = 4  # two pairs for leaf_hashes; a fetch reports its progress after each visit
+
+
+@dataclass(frozen=True)
+class _Came:
+    """A chunk that waits for our hash and disk."""
+
+    link: Link
+    index: int
+    proof: tuple[bytes, ...]
+    chunk: memoryview
+
+
 class _Round:
     """A core, and the blob that it fills."""
 
@@ -82,8 +100,36 @@ class _Round:
         self.nursery = nursery
         self.driver: CoreDriver[events.Event, events.Effect]
         self.completed = trio.Event()
+        self._came: deque[_Came] = deque()  # no more than the core has asked for, or has cancelled
+        self._n_visits = 0
         self._unflushed_bytes = 0
         self._flush_due = trio.Event()
+
+    def add(self, came: _Came, take: Callable[[list[_Came]], Awaitable[None]]) -> None:
+        """Let ``take`` have a chunk, perhaps with another, as soon as a visit is due."""
+        came.link.chunk_came()
+        self._came.append(came)
+        is_due = len(self._came) >= _CHUNKS_PER_VISIT and self._n_visits < limits.BLOB_THREADS_MAX
+        if is_due or not self._n_visits:
+            self._n_visits += 1
+            self.nursery.start_soon(self._visit, take)
+
+    async def _visit(self, take: Callable[[list[_Came]], Awaitable[None]]) -> None:
+        try:
+            while self._came:
+                n_taken = min(len(self._came), _CHUNKS_PER_VISIT)
+                taken = [self._came.popleft() for _ in range(n_taken)]
+                try:
+                    await take(taken)
+                finally:
+                    _let_go(taken)
+        finally:
+            self._n_visits -= 1
+
+    def forget_came(self) -> None:
+        """Give up what waits: its holders were asked for it, but the blob needs no more."""
+        _let_go(self._came)
+        self._came.clear()
 
     def count_unflushed(self, n_bytes: int) -> None:
         """Note that a chunk was written."""
@@ -225,6 +271,7 @@ class Fetch:
                 await current.completed.wait()
             finally:
                 self._rounds.remove(current)
+                current.forget_came()
                 statistics = core.statistics()
                 self._tally.bytes_wasted += statistics.bytes_wasted_total
             nursery.cancel_scope.cancel()
@@ -336,9 +383,9 @@ class Fetch:
                     link.have = have
                     self._offer(link)
             case wire.ChunkHeader():
+                came = _Came(link, answer.index, answer.proof, payload)
                 for current in self._rounds:
-                    link.chunk_came()
-                    current.nursery.start_soon(self._take, current, link, answer, payload)
+                    current.add(came, partial(self._take, current))
             case wire.ChunkRefusal(index=index, reason=reason):
                 if reason == "busy":
                     self._liveness.busy_at = self._env.monotonic()
@@ -362,26 +409,27 @@ class Fetch:
         if link.have:
             self._feed(events.HolderFound(link.peer, link.have))
 
-    async def _take(
-        self, current: _Round, link: Link, header: wire.ChunkHeader, chunk: memoryview
-    ) -> None:
-        """Hash a chunk, write it if it is right, and tell the core, in one visit to a thread.
+    async def _take(self, current: _Round, taken: list[_Came]) -> None:
+        """Hash chunks, write those that are right, and tell the core, in one visit to a thread.
 
         So one that another holder has brought meanwhile is written again, with the same bytes:
         that is rare, and a second visit for every chunk would cost more.
         """
-        index, proof = header.index, header.proof
         try:
-            leaf = await self._shelf.run(partial(_check_in, current.blob, index, chunk, proof))
-            self._is_wanted = False
-            self._feed(events.ChunkArrived(link.peer, index, leaf, len(chunk), proof))
-            if self._is_wanted:
-                current.count_unflushed(len(chunk))
-                self._stored(current.blob.manifest, index, len(chunk))
+            leaves = await self._shelf.run(partial(_check_in, current.blob, taken))
         except StorageError as error:
             self._fail(error)
-        finally:
-            link.chunk_taken_in()
+            return
+        for came, leaf in zip(taken, leaves, strict=True):
+            self._arrived(current, came, leaf)
+
+    def _arrived(self, current: _Round, came: _Came, leaf: bytes) -> None:
+        index, size_bytes = came.index, len(came.chunk)
+        self._is_wanted = False
+        self._feed(events.ChunkArrived(came.link.peer, index, leaf, size_bytes, came.proof))
+        if self._is_wanted:
+            current.count_unflushed(size_bytes)
+            self._stored(current.blob.manifest, index, size_bytes)
 
     def _stored(self, manifest: wire.BlobManifest, index: int, size_bytes: int) -> None:
         self._liveness.moved_at = self._env.monotonic()
@@ -423,9 +471,15 @@ async def _as_it_is(blob: Blob) -> Blob:
     return blob
 
 
-def _check_in(blob: Blob, index: int, chunk: memoryview, proof: tuple[bytes, ...]) -> bytes:
-    """Write a chunk if it belongs to the blob; return its hash."""
-    leaf = leaf_hash(chunk)
-    with contextlib.suppress(CorruptRecord):  # it does not belong: the core will say so
-        blob.write(index, chunk, leaf, proof)
-    return leaf
+def _check_in(blob: Blob, taken: list[_Came]) -> list[bytes]:
+    """Write the chunks that belong to the blob; return the hashes of all."""
+    leaves = leaf_hashes([came.chunk for came in taken])
+    for came, leaf in zip(taken, leaves, strict=True):
+        with contextlib.suppress(CorruptRecord):  # it does not belong: the core will say so
+            blob.write(came.index, came.chunk, leaf, came.proof)
+    return leaves
+
+
+def _let_go(taken: Iterable[_Came]) -> None:
+    for came in taken:
+        came.link.chunk_taken_in()

@@ -4,7 +4,8 @@
 GET /status     :class:`~swarmnode.daemon.status.view.NodeStatus`; ``?mixing=1`` with fresh
                 figures of the exchange graph. Answers however many other connections are open
 GET /peers      list of :class:`~swarmnode.daemon.status.phases.PeerView`
-GET /netcheck   list of :class:`~swarmnode.daemon.status.netcheck.Finding`
+GET /netcheck   ``?beyond=IPV4`` of a router behind the router: list of
+                :class:`~swarmnode.daemon.status.netcheck.Finding`
 GET /swarms     ``?names=A,B``: :class:`~swarmnode.daemon.discovery.lookup.Findings`, what LAN and
                 DHT know
 GET /link       :class:`~swarmnode.daemon.status.owner.FreshLink`, to pass on
@@ -76,11 +77,12 @@ def control_routes(node: Controlled) -> list[Route]:
     async def peers(request: Request) -> Response:  # noqa: ARG001
         return json_response(node.view.peers())
 
-    async def netcheck(request: Request) -> Response:  # noqa: ARG001
+    async def netcheck(request: Request) -> Response:
         # Sentences that a person reads once, when a node is not reached.
         from swarmnode.daemon.status.netcheck import find, look
 
-        return json_response(find(await look(node.view, node.nat)))
+        beyond = request.query().get("beyond", "")
+        return json_response(find(await look(node.view, node.nat, beyond)))
 
     async def swarms(request: Request) -> Response:
         names = [name for name in request.query().get("names", "").split(",") if name]

@@ -1,5 +1,7 @@
 """The dashboard: a page about the swarm on a loopback port, and what it may ask of the node.
 
+Who may ask what is in ``dashboard/page.py``.
+
 =============  ========================================================================
 GET /          the page, and ``GET /static/{name}`` what belongs to it
 GET /overview  :class:`~swarmnode.daemon.status.overview.Overview`
@@ -8,17 +10,6 @@ GET /events    both as server-sent events: ``history`` once, then ``overview`` e
                ``sample`` for each new one
 POST /pause, /resume  as on the control socket; they need the key of this run
 =============  ========================================================================
-
-Every program and every user of this machine can reach a loopback port, and so can every web
-page that is open in a browser. Therefore:
-
-- A request must name this machine as its host (``net/web/http.py``): a name that is rebound to
-  127.0.0.1 reads nothing.
-- Whatever a browser marks as sent by another site gets nothing, not even a place in the queue.
-- A change needs the key of this run, in a header. It is told to the owner alone, through the
-  control socket; ``swarmnode dashboard`` puts it into the fragment of the address, which a
-  browser keeps to itself. Without it the page only shows.
-- The page runs no script but its own files and puts no text of peers into HTML.
 
 Loss over time, in memory: what the dashboard draws.
 
@@ -33,12 +24,11 @@ full, every second sample goes and the time between two samples doubles.
 
 from __future__ import annotations
 
-import hmac
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import msgspec
 import trio
@@ -46,24 +36,23 @@ import trio
 from swarmnode import limits
 from swarmnode.config import HostPort
 from swarmnode.daemon.exchange.history import letters_of
-from swarmnode.daemon.status.overview import Overview, overview_of
 from swarmnode.daemon.status.phases import Member
 from swarmnode.daemon.status.view import Owned
-from swarmnode.dashboard import PAGE, load_assets
 from swarmnode.env import Env
-from swarmnode.errors import ConfigError, Overloaded, Refused
+from swarmnode.errors import ConfigError
 from swarmnode.net.web.http import serve_http
 from swarmnode.net.web.routes import (
-    Handler,
-    HttpError,
     HttpMethod,
     Request,
     Response,
     Route,
-    SendChunk,
     StreamingResponse,
     json_response,
 )
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.status.overview import Overview
+    from swarmnode.dashboard.page import Page
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -130,34 +119,17 @@ class LossHistory:
         self._shown = {peer: None for peer in self._shown if peer in alive}
 
 
-KEY_HEADER = "x-swarmnode-key"
-# Of the control API.
-_READ = (("GET", "/overview"), ("GET", "/history"))
-_FOR_OWNER = (("POST", "/pause"), ("POST", "/resume"), ("GET", "/link"))
-
-_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-    )
+# What the page asks of its port, answered by ``dashboard/page.py``.
+_OF_PAGE: tuple[tuple[HttpMethod, str], ...] = (
+    ("GET", "/"),
+    ("GET", "/static/{name}"),
+    ("GET", "/events"),
+    ("GET", "/overview"),
+    ("GET", "/history"),
+    ("POST", "/pause"),
+    ("POST", "/resume"),
+    ("GET", "/link"),
 )
-_HEADERS = (
-    ("content-security-policy", _POLICY),
-    ("referrer-policy", "no-referrer"),
-    ("x-frame-options", "DENY"),
-    ("cross-origin-opener-policy", "same-origin"),
-    ("cross-origin-resource-policy", "same-origin"),
-)
-
-
 # What a person asks and wants of a node, answered by ``owner.py``.
 _OF_OWNER: tuple[tuple[HttpMethod, str], ...] = (
     ("POST", "/pause"),
@@ -227,7 +199,7 @@ class Dashboard:
         self._key = secrets.token_urlsafe(24)
         self._url = ""
         self._failure = ""
-        self._streams = 0
+        self._page: Page | None = None
         self._overview: tuple[float, Overview] | None = None
 
     def whereabouts(self) -> Whereabouts:
@@ -237,6 +209,8 @@ class Dashboard:
 
     def overview(self) -> Overview:
         """Return what the node knows now, at most DASHBOARD_EVENT_S old."""
+        from swarmnode.daemon.status.overview import overview_of  # until a person looks
+
         now = self._node.env.monotonic()
         if self._overview is None or now >= self._overview[0] + limits.DASHBOARD_EVENT_S / 2:
             self._overview = (now, overview_of(self._node.view, now, self._node.env.wall()))
@@ -275,85 +249,32 @@ class Dashboard:
             self.history.add(self._sample())
 
     def _sample(self) -> Sample:
-        seen = self.overview()
+        now_s, view = self._node.env.monotonic(), self._node.view
+        seen = view.node_status(now_s)
         losses: Mapping[str, float] = {}
-        match self._node.view.membership:
+        match view.membership:
             case Member() as member:
                 losses = _losses(member)
         return Sample(
-            unix_s=seen.unix_s,
-            step=seen.node.step,
-            members=seen.members_alive,
-            own=seen.node.eval_loss,
+            unix_s=self._node.env.wall(),
+            step=seen.step,
+            members=seen.peers_alive + 1,
+            own=seen.eval_loss,
             swarm=seen.swarm_loss,
             peers=losses,
         )
 
-    # --- routes -----------------------------------------------------------------------------
-
     def routes(self) -> list[Route]:
         """Return the routes of the loopback port."""
-        assets = load_assets()
+        return [Route(method, path, partial(self._answer, path)) for method, path in _OF_PAGE]
 
-        async def page(request: Request) -> Response:  # noqa: ARG001
-            return Response(*assets[PAGE], headers=_HEADERS)
+    async def _answer(self, path: str, request: Request) -> Response | StreamingResponse:
+        if self._page is None:
+            from swarmnode.dashboard.page import Page  # most nodes are looked at by none
 
-        async def static(request: Request) -> Response:
-            if request.parameter not in assets:
-                raise HttpError(404, "there is no such file")
-            return Response(*assets[request.parameter], headers=_HEADERS)
-
-        read = [
-            Route("GET", "/static/{name}", static),
-            Route("GET", "/events", self._events),
-            *(route for route in dashboard_routes(self._node) if route[:2] in _READ),
-        ]
-        return [
-            Route("GET", "/", page),  # also for a person who follows a link from another page
-            *(route._replace(handler=_own_page_only(route.handler)) for route in read),
-            *(
-                route._replace(handler=self._with_key(route.handler))
-                for route in owner_routes(self._node)
-                if route[:2] in _FOR_OWNER
-            ),
-        ]
-
-    def _with_key(self, handler: Handler) -> Handler:
-        async def guarded(request: Request) -> Response | StreamingResponse:
-            given = request.headers.get(KEY_HEADER, "")
-            if not hmac.compare_digest(given.encode(), self._key.encode()):
-                raise Refused(
-                    "this needs the key of this run: open the address that `swarmnode dashboard`"
-                    " prints"
-                )
-            return await handler(request)
-
-        return _own_page_only(guarded)
-
-    async def _events(self, request: Request) -> StreamingResponse:  # noqa: ARG002
-        if self._streams >= limits.DASHBOARD_STREAMS_MAX:
-            raise Overloaded(f"{limits.DASHBOARD_STREAMS_MAX} pages are open: close one of them")
-        return StreamingResponse(self._follow, "text/event-stream")
-
-    async def _follow(self, send: SendChunk) -> None:
-        """Tell one page what is new; the server drops a page that stops reading."""
-        if self._streams >= limits.DASHBOARD_STREAMS_MAX:  # several asked at once
-            return
-        self._streams += 1
-        try:
-            await send(b"retry: %d\n\n" % (limits.DASHBOARD_RETRY_S * 1000))
-            generation, newest = -1, None
-            while True:
-                if generation != self.history.generation:
-                    generation = self.history.generation
-                    await send(_event("history", self.history.whole()))
-                elif newest is not self.history.newest:
-                    await send(_event("sample", self.history.newest))
-                newest = self.history.newest
-                await send(_event("overview", self.overview()))
-                await trio.sleep(limits.DASHBOARD_EVENT_S)
-        finally:
-            self._streams -= 1
+            asked = [*dashboard_routes(self._node), *owner_routes(self._node)]
+            self._page = Page(self, self._key, {each.path: each.handler for each in asked})
+        return await self._page.handlers[path](request)
 
 
 def _losses(member: Member) -> dict[str, float]:
@@ -365,20 +286,3 @@ def _losses(member: Member) -> dict[str, float]:
     return {
         letters_of(peer): said["eval_loss"] for peer, said in reports.items() if "eval_loss" in said
     }
-
-
-def _event(name: str, value: msgspec.Struct | None) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(value))
-
-
-def _own_page_only(handler: Handler) -> Handler:
-    """Refuse what a browser says was sent by the page of another site, or of another port."""
-
-    async def guarded(request: Request) -> Response | StreamingResponse:
-        origin, host = request.headers.get("origin"), request.headers.get("host", "")
-        site = request.headers.get("sec-fetch-site", "none")
-        if origin not in (None, f"http://{host}") or site not in ("same-origin", "none"):
-            raise Refused("the dashboard answers only its own page")
-        return await handler(request)
-
-    return guarded

@@ -29,8 +29,8 @@ from swarmnode.net.relays.address import is_relayed
 from swarmnode.net.tcp import format_address, parse_address
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability
+from swarmnode.protocol.relay import RelayStatistics
 from swarmnode.protocol.relay.accounts import Quota
-from swarmnode.protocol.relay.core import RelayStatistics
 
 Verdict = Literal["ok", "warn", "fail", "unknown"]
 
@@ -102,6 +102,7 @@ class Known:
         wants_mapping: whether the router may be asked for a port.
         mapping_why: why there is no mapping, and what can be done after the last "; ".
         router: the router's own address, as it says; "" if it does not.
+        beyond: a private address behind that router, of another one.
         relays: that hold a place for us, with their addresses.
         refusing: relays that do not, and why.
         quota: what this node gives as a relay.
@@ -122,6 +123,7 @@ class Known:
     mapping: Mapping | None = None
     mapping_why: str = ""
     router: str = ""
+    beyond: str = ""
     relays: tuple[str, ...] = ()
     refusing: tuple[str, ...] = ()
     quota: Quota = field(default_factory=Quota)
@@ -155,26 +157,19 @@ def find(known: Known) -> list[Finding]:
     """Return what is to be said, our own network first, then each peer."""
     if not known.has_nat:
         return [_loopback(known), *(_peer(known, peer) for peer in known.peers)]
-    topics = (
-        _addresses,
-        _nat,
-        _udp,
-        _carrier,
-        _ipv6,
-        _port_mapping,
-        _hairpin,
-        _reachable,
-        _relays,
-        _relaying,
-    )
+    line = (_addresses, _nat, _udp, _carrier, _ipv6, _port_mapping, _hairpin, _reachable)
+    topics = (*line, _relays, _relaying)
     return [*(topic(known) for topic in topics), *(_peer(known, peer) for peer in known.peers)]
 
 
 # --- what is looked at ----------------------------------------------------------------------------
 
 
-async def look(view: NodeView, nat: Nat | NoNat) -> Known:
-    """Return what is known, having asked peers about our NAT; takes up to NETCHECK_S."""
+async def look(view: NodeView, nat: Nat | NoNat, beyond: str = "") -> Known:
+    """Return what is known, having asked peers about our NAT; takes up to NETCHECK_S.
+
+    ``beyond``: see ``Known``; the command line has looked.
+    """
     node, members = view.node, _live(view)
     known = Known(
         listen=node.network.address,
@@ -182,6 +177,7 @@ async def look(view: NodeView, nat: Nat | NoNat) -> Known:
         has_nat=False,
         own=node.own_addresses(),
         told=node.addresses(),
+        beyond=beyond,
     )
     whys: dict[PeerId, tuple[str, ...]] = {}
     match nat:
@@ -198,7 +194,7 @@ def _live(view: NodeView) -> Collection[PeerId]:
 
 
 async def _with_nat(known: Known, nat: Nat) -> Known:
-    n_servers = min(len(nat.stun_servers()), limits.STUN_SERVERS_MAX)
+    n_servers = min(len(nat.survey_servers()), limits.STUN_SERVERS_MAX)
     known = await _surveyed(known, nat)
     if nat.mapper is not None:
         mapper = nat.mapper
@@ -326,6 +322,8 @@ def _carrier(known: Known) -> Finding:
         text = "perhaps: the router says that it may have no public address itself"
     elif known.router in seen or known.public_hosts:
         return Finding("carrier nat", "ok", "no")
+    elif known.beyond:
+        text = f"probably: another router, {known.beyond}, is behind this home's own"
     else:
         text = "the router does not say what its own address is"
         if known.router:
@@ -399,12 +397,9 @@ def _relays(known: Known) -> Finding:
     if known.is_reached:
         return Finding("relays", "ok", "none needed: this node can be reached directly")
     text = f"none{refused}: no peer that cannot be dialled from here reaches this node"
-    return Finding(
-        "relays",
-        "fail" if known.reach.refusals else "warn",
-        text,
-        "let a node at a public address join, best with `--role relay`",
-    )
+    is_missed = known.reach.refusals and any(not peer.path for peer in known.peers)
+    advice = "let a node at a public address join, best with `--role relay`"
+    return Finding("relays", "fail" if is_missed else "warn", text, advice)
 
 
 def _relaying(known: Known) -> Finding:

@@ -40,6 +40,8 @@ class OwnView(msgspec.Struct, frozen=True):
     state: str
     reason: str
     alarm: str
+    connectivity: str
+    connectivity_why: str
     can_pause: bool
     version: str
     uptime_s: float
@@ -168,6 +170,8 @@ def _own_view(view: NodeView, status: NodeStatus) -> OwnView:
         state=status.state,
         reason=_cut(status.reason),
         alarm=_cut(status.alarm),
+        connectivity=status.connectivity.state,
+        connectivity_why=_cut(status.connectivity.why),
         can_pause=view.work.has_worker and not view.is_leaving,
         version=status.version,
         uptime_s=status.uptime_s,

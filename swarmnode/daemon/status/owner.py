@@ -23,6 +23,7 @@ from swarmnode.limits import BOOTSTRAP_HINTS_MAX, LINK_CHARACTERS_MAX
 from swarmnode.net.relays.address import PREFIX
 from swarmnode.net.web.routes import Handler, Request, Response, json_response
 from swarmnode.protocol.swarm import Hint, SwarmLink
+from swarmnode.protocol.uplink import Line
 from swarmnode.quantities import parse_duration_s, show_bytes, show_duration
 
 _T = TypeVar("_T")
@@ -88,16 +89,28 @@ def _machine_lines(volunteer: Volunteer, view: NodeView) -> list[LimitView]:
 
 def _line_lines(volunteer: Volunteer) -> list[LimitView]:
     config, traffic = volunteer.config, volunteer.traffic
+    sent, received = _by_purpose(traffic.up), _by_purpose(traffic.down)
     month = show_bytes(volunteer.readings.month_bytes) + " this month"
     return [
-        LimitView("upload", config.upload or "all", show_bytes(traffic.up.total_bytes) + " sent"),
-        LimitView(
-            "download", config.download or "all", show_bytes(traffic.down.total_bytes) + " received"
-        ),
+        LimitView("upload", config.upload or "all", f"{sent} sent"),
+        LimitView("upload_yields", _yes(config.upload_yields), _yields(traffic.up)),
+        LimitView("download", config.download or "all", f"{received} received"),
         LimitView(
             "monthly_quota", config.monthly_quota or "all", month if config.monthly_quota else "-"
         ),
     ]
+
+
+def _yields(line: Line) -> str:
+    """Say what is left of the line by what others need of it."""
+    rate = line.yielding.rate_bytes_per_s if line.yielding else 0.0
+    return f"{show_bytes(round(rate))}/s go unnoticed" if rate else "-"
+
+
+def _by_purpose(line: Line) -> str:
+    """Say what passed, and what for."""
+    parts = [f"{name} {show_bytes(n)}" for name, n in line.by_purpose().items() if n]
+    return f"{show_bytes(line.total_bytes)} ({', '.join(parts)})" if parts else "nothing"
 
 
 def _pause_lines(volunteer: Volunteer) -> list[LimitView]:

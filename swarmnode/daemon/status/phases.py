@@ -45,6 +45,7 @@ from swarmnode.net.paths import path_of
 from swarmnode.net.session import Session
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.protocol.plausible import bounded_losses
+from swarmnode.protocol.swarm import Hint
 from swarmnode.protocol.trust import NEUTRAL
 from swarmnode.telemetry.nat import NatSnapshot
 from swarmnode.wire.admission import Role
@@ -80,6 +81,7 @@ class PeerView(msgspec.Struct, frozen=True):
     refused: int = 0
     slow: int = 0
     copied: int = 0  # messages of gatherings that were copies
+    error: str = ""  # why it could not be reached when it was last tried
 
 
 @dataclass(kw_only=True)
@@ -106,6 +108,7 @@ class Listening:
     nat: Callable[[], NatSnapshot]
     addresses: Callable[[], tuple[str, ...]]
     own_addresses: Callable[[], tuple[str, ...]]
+    hints: tuple[Hint, ...] = ()  # where the owner and the link say that others are
 
 
 # --- in the swarm -----------------------------------------------------------------------------

@@ -125,6 +125,9 @@ def _limits(readings: Readings, view: NodeView) -> None:
     readings.set("quota_bytes", held.quota_bytes)
     readings.set("quota_used_bytes", held.quota_used_bytes)
     readings.each("throttled_seconds_total", held.throttled_s)
+    for direction, purposes in held.line_bytes.items():
+        for purpose, n_bytes in purposes.items():
+            readings.set("line_bytes_total", n_bytes, direction, purpose)
 
 
 def _network(readings: Readings, view: NodeView) -> None:
@@ -149,6 +152,7 @@ def _network(readings: Readings, view: NodeView) -> None:
 def _nat(readings: Readings, view: NodeView) -> None:
     nat = view.node.nat()
     readings.one_of("nat", nat.kind)
+    readings.one_of("connectivity", view.connectivity(trio.current_time()).state)
     readings.one_of("reachable", nat.reachable)
     readings.one_of("port_mapping", nat.mapper)
     readings.set("relays_held", nat.relays_held)

@@ -26,7 +26,10 @@ from swarmnode.daemon.status.phases import (
 from swarmnode.daemon.volunteer.totals import Given, TotalsView
 from swarmnode.daemon.worker.trainer import finite_or_none
 from swarmnode.errors import NotRunning
+from swarmnode.ids import PeerId
+from swarmnode.net.paths import path_of
 from swarmnode.net.session import Session
+from swarmnode.protocol.connectivity import Bootstrap, Connectivity, Line, Way, judge
 from swarmnode.store.volunteer import Mark
 from swarmnode.telemetry.metrics import Histogram
 from swarmnode.tensor.codec import active_isa
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 
 PLANES = {Priority.CONTROL: "control", Priority.STATE: "state", Priority.BULK: "tensor"}
 
+STARTING = Connectivity("alone", "starting", "starting")
+_LOOPBACK = ("127.", "[::1]")
 METRICS_SERVICE = "metrics/1"  # where members ask each other for their metrics
 
 
@@ -99,6 +104,12 @@ class NodeStatus(msgspec.Struct, frozen=True):
     totals: TotalsView  # what this node gave, over all its lives
     target_tokens: int = 0  # of the whole swarm; 0: it has no end
     lr_factor: float | None = None  # of the task's learning rate, now; None: no recipe
+    # What left and came over the line, with all headers, by what it was for: relayed bytes too.
+    line_sent_bytes: dict[str, int] = {}
+    line_received_bytes: dict[str, int] = {}
+    connectivity: Connectivity = STARTING
+    bootstraps: tuple[Bootstrap, ...] = ()  # the addresses that the node was given
+    exchange_s_mean: float | None = None  # of those that were committed: rounds follow the line
 
 
 class NodeView:
@@ -126,9 +137,11 @@ class NodeView:
         # Bytes of sessions that are closed: a counter must not fall when a peer leaves.
         self.closed_sent: Counter[str] = Counter()
         self.closed_received: Counter[str] = Counter()
+        self._closed_at = node.started_monotonic_s  # the last session that has ended
 
     def count_closed(self, session: Session) -> None:
         """Keep the byte counts of a session that ends."""
+        self._closed_at = trio.current_time()
         _add_bytes(session, self.closed_sent, self.closed_received)
 
     def member(self) -> Member:
@@ -188,7 +201,9 @@ class NodeView:
         sent, received = self.bytes_by_plane()
         results = self.work.exchange_results()
         mixing = self.mixing.figures
+        took = self.exchange_duration.snapshot()
         verdict = node.volunteer.verdict
+        connectivity = self.connectivity(now)
         return NodeStatus(
             swarm=node.swarm,
             peer=str(node.self_id),
@@ -221,7 +236,7 @@ class NodeView:
             swarm_steps=swarm.steps,
             swarm_tokens=swarm.tokens,
             clock_skew_s=swarm.clock_skew_s,
-            alarm=self._alarm(now),
+            alarm=self._alarm(connectivity, now),
             exchanges_committed=results["committed"],
             exchanges_applied=work.applied,
             exchanges_aborted=results["aborted"],
@@ -245,7 +260,51 @@ class NodeView:
             totals=node.totals.shown(self.given()),
             target_tokens=swarm.target_tokens,
             lr_factor=swarm.lr_factor,
+            line_sent_bytes=node.volunteer.traffic.up.by_purpose(),
+            line_received_bytes=node.volunteer.traffic.down.by_purpose(),
+            connectivity=connectivity,
+            bootstraps=self.bootstraps(),
+            exchange_s_mean=took.sum / sum(took.counts) if any(took.counts) else None,
         )
+
+    def connectivity(self, now: float) -> Connectivity:
+        """Return how this node is connected; ``now`` is monotonic."""
+        network, nat, own = self.node.network, self.node.nat(), self.node.own_addresses()
+        open_ = {peer: each for peer, each in network.sessions.items() if not each.is_suspended}
+        return judge(
+            Line(
+                ways=tuple(_way_of(each, self._role_of(peer)) for peer, each in open_.items()),
+                lost=len(network.sessions) - len(open_),
+                bootstraps=self.bootstraps(),
+                unreached=len(network.dial_errors),
+                has_network=network.address.startswith(_LOOPBACK)
+                or not (own and all(each.startswith(_LOOPBACK) for each in own)),
+                is_reached=nat.reachable,
+                relays_held=nat.relays_held,
+                relays_refusing=nat.relays_refusing,
+                quiet_s=now - self._closed_at,
+            )
+        )
+
+    def bootstraps(self) -> tuple[Bootstrap, ...]:
+        """Return the addresses of others that this node was given, and what came of each."""
+        network, own_id = self.node.network, self.node.self_id
+        return tuple(
+            Bootstrap(
+                str(hint.peer),
+                hint.address,
+                hint.peer in network.sessions and not network.sessions[hint.peer].is_suspended,
+                *network.dial_failures.of(hint.address),
+            )
+            for hint in self.node.hints
+            if hint.peer != own_id
+        )
+
+    def _role_of(self, peer: PeerId) -> str:
+        match self.membership:
+            case Member(part=part):
+                return part.peer_report(peer).role or ""
+        return ""
 
     def given(self) -> Given:
         """Return what this node gave since it started, and the step that it is at."""
@@ -270,7 +329,12 @@ class NodeView:
 
     def peers(self) -> list[PeerView]:
         """Return all peers in the swarm that we know, connected ones first."""
-        return sorted(self.membership.peers(), key=lambda view: (not view.connected, view.peer))
+        errors = {str(peer): str(error) for peer, error in self.node.network.dial_errors.items()}
+        views = [
+            msgspec.structs.replace(view, error="" if view.connected else errors.get(view.peer, ""))
+            for view in self.membership.peers()
+        ]
+        return sorted(views, key=lambda view: (not view.connected, view.peer))
 
     def standstills(self, now: float) -> Mapping[str, str]:
         """Return what of the training together stands still, a sentence for each kind."""
@@ -288,10 +352,11 @@ class NodeView:
             {plane: received[plane] for plane in PLANES.values()},
         )
 
-    def _alarm(self, now: float) -> str:
+    def _alarm(self, line: Connectivity, now: float) -> str:
         """What a person should look at, "" if nothing."""
         found = [
             self.node.key_guard.alarm,
+            f"{line.state}: {line.why}; see `netcheck`" if line.is_alarming else "",
             *self.membership.alarms(),
             *self.work.alarms(),
             *self.standstills(now).values(),
@@ -322,6 +387,13 @@ def in_one_line(status: NodeStatus) -> str:
         f"{status.state} ({status.reason}): step {status.step:,}, held-out loss {loss},"
         f" swarm {swarm}, {status.peers_connected} peers, {status.exchanges_committed} exchanges"
     )
+
+
+def _way_of(session: Session, role: str) -> Way:
+    way = session.channel_description
+    path = path_of(way)
+    address = way.partition(" ")[2] if path in ("direct", "punched-tcp") else ""
+    return Way(path, address.rpartition(":")[0].strip("[]"), role == "relay")
 
 
 def _add_bytes(session: Session, sent: Counter[str], received: Counter[str]) -> None:

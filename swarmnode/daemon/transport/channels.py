@@ -49,6 +49,7 @@ from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpChannel
 from swarmnode.net.tls import TLS_HEADER_BYTES
 from swarmnode.net.where import answer_where
+from swarmnode.protocol.connectivity import Failures
 from swarmnode.protocol.hosts import DialBudget, Places, block_of
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.connect.reach import WHERE_MAGIC
@@ -156,6 +157,7 @@ class Dialler:
 
     Attributes:
         errors: why the last attempt to reach a peer failed, of peers without a session.
+        failures: the same of addresses.
     """
 
     def __init__(
@@ -168,6 +170,7 @@ class Dialler:
         has_session: Callable[[PeerId], bool],
     ) -> None:
         self.errors: dict[PeerId, SwarmNodeError] = {}
+        self.failures = Failures()
         self._ways = ways
         self._start_soon = start_soon
         self._start = start
@@ -272,12 +275,16 @@ class Dialler:
         failed: trio.Event,
     ) -> None:
         """Dial one address ``at_s`` after the first, or when all ``before`` have failed."""
+        has_opened = False
         try:
             with trio.move_on_after(at_s):
                 await before.wait()
-            await self._try(race, await self._ways.open(address), address)
+            channel = await self._ways.open(address)
+            has_opened = True
+            await self._try(race, channel, address)
         except SwarmNodeError as error:
             self.note_error(race.peer, error)
+            self.failures.note(address, error, has_opened=has_opened)
             level = _log.warning if isinstance(error, ProtocolError) else _log.debug
             level("dial failed", peer=race.peer.short, address=address, why=str(error))
             await before.wait()
@@ -298,6 +305,7 @@ class Dialler:
                     with trio.CancelScope() as race.turn:
                         session = await self._start(channel, race.peer, is_probe=False)
                         self._ways.proven(address)
+                        self.failures.forget(address)
                         addresses = tuple(dict.fromkeys((address, *race.addresses)))
                         await self._register(session, addresses)
                     if race.turn.cancelled_caught:

@@ -14,6 +14,7 @@ A node that listens on the loopback interface only has no NAT before it: none of
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -21,26 +22,30 @@ from swarmnode import limits
 from swarmnode.config import NodeConfig, is_loopback, parse_host_port
 from swarmnode.daemon.transport.network import Network, remote_address
 from swarmnode.daemon.transport.reach import Reach, ReachAnswers
-from swarmnode.daemon.transport.relay import RelayService
 from swarmnode.daemon.transport.signals import Signals
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Transport
+from swarmnode.net.channel import Channel, Transport
 from swarmnode.net.gateway.portmap import Mapping, PortMapper
 from swarmnode.net.paths import path_of
-from swarmnode.net.relays.relay import RelayHolder, Relays
+from swarmnode.net.relays.relay import LEG_SERVICE, RELAY_SERVICE, RelayHolder, Relays
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
+from swarmnode.net.stream import Stream
 from swarmnode.net.stun import StunResponder, add_probe_service, request_probe
 from swarmnode.net.tcp import format_address, parse_address
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability, network_of
-from swarmnode.protocol.relay.accounts import Quota
+from swarmnode.protocol.relay import RelayStatistics
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.telemetry.nat import Mapper, NatKind, NatSnapshot, Reachable
 from swarmnode.wire.connect.relay import LEG_MAGIC
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.transport.relay import RelayService
+    from swarmnode.protocol.relay.accounts import Quota
 
 _log = get_logger("swarmnode.daemon.transport")
 _MAPPERS: dict[str, Mapper] = {"PCP": "pcp", "NAT-PMP": "nat-pmp", "UPnP": "upnp"}
@@ -120,13 +125,7 @@ class Nat:
             probe=network.shake_hands_only,
         )
         self.reach = Reach(env, sessions=sessions, on_change=self._reach_changed)
-        self.relay = RelayService(
-            services,
-            env,
-            quota=relay_quota(config),
-            sessions=sessions,
-            host_of=self._host_of,
-        )
+        self.relay = RelayOnDemand(services, config, self._host_of, sessions=sessions, env=env)
         self.relays = Relays(services, network.connect, transport.dial)
         self.holder = RelayHolder(
             self.relays,
@@ -135,7 +134,7 @@ class Nat:
             own_id=identity.peer_id,
             on_change=self._addresses_changed,
         )
-        self._stun = StunResponder()
+        self._stun = StunResponder(services.traffic.carried)
         ports = limits.RELAY_PORTS if config.role == "relay" else ()
         self._also_listen = tuple(f"*:{port}" for port in ports)
         add_probe_service(services, self._stun, self._host_of)
@@ -162,7 +161,9 @@ class Nat:
             nursery.start_soon(self.reach.run)
             nursery.start_soon(self._answer_stun, self._stun, f"*:{port}")
             for address in self._also_listen:
-                nursery.start_soon(self._answer_stun, StunResponder(), address)
+                nursery.start_soon(
+                    self._answer_stun, StunResponder(self._services.traffic.carried), address
+                )
             if self.config.port_mapping:
                 self.mapper = PortMapper(port, identity=self._identity, env=self._env)
                 nursery.start_soon(self.mapper.run)
@@ -186,6 +187,7 @@ class Nat:
             dialled_address=self._dialled_address,
             stun_servers=self.stun_servers,
             whys=self.whys,
+            traffic=self._services.traffic,
             env=self._env,
         )
 
@@ -221,6 +223,7 @@ class Nat:
             reachable=self.reachable,
             mapper="none" if mapping is None else _MAPPERS[mapping.method],
             relays_held=len(self.relays.held),
+            relays_refusing=sum("says full:" in why for why in self.holder.refusals().values()),
             relay_reservations=relay.reservations,
             relay_circuits=relay.circuits_open,
             ways_total=dict(self._network.ways.tried),
@@ -244,7 +247,7 @@ class Nat:
         Raises:
             SwarmNodeError: nothing can be sent at all.
         """
-        servers = self._public_peers()[: limits.STUN_SERVERS_MAX]
+        servers = self.survey_servers()[: limits.STUN_SERVERS_MAX]
         if not servers:
             return None
         from swarmnode.net.nat_survey import survey_nat  # only a person asks, by `netcheck`
@@ -275,6 +278,10 @@ class Nat:
     def stun_servers(self) -> tuple[str, ...]:
         """Return HOST:PORT of peers that answer STUN."""
         return tuple(address for _, address in self._public_peers())
+
+    def survey_servers(self) -> list[tuple[PeerId, str]]:
+        """Return public peers that were dialled over IPv4, which is what NATs translate."""
+        return [each for each in self._public_peers() if not each[1].startswith("[")]
 
     def _public_peers(self) -> list[tuple[PeerId, str]]:
         """Return peers that we have dialled at a public address, and which."""
@@ -312,6 +319,85 @@ class Nat:
         self.on_addresses()
 
 
+class RelayOnDemand:
+    """The relay of a node that no peer may ever ask. What relays is loaded when one does."""
+
+    def __init__(
+        self,
+        services: Services,
+        config: NodeConfig,
+        host_of: Callable[[PeerId], str],
+        *,
+        sessions: dict[PeerId, Session],
+        env: Env,
+    ) -> None:
+        self._config, self._host_of, self._sessions, self._env = config, host_of, sessions, env
+        # Those of the relay itself: here it is known by the names that peers ask for.
+        self._services = Services()
+        self._services.traffic = services.traffic
+        self._relays: tuple[RelayService, ...] = ()  # one, once it is loaded
+        self._is_wanted, self._is_loaded = trio.Event(), trio.Event()
+        self._why_not = ""
+        services.traffic.on_relaying = self._allow
+        services.add_request(RELAY_SERVICE, self._answer)
+        services.add_stream(LEG_SERVICE, self._serve_stream)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Relay until cancelled, from the first question on."""
+        task_status.started()
+        await self._is_wanted.wait()
+        from swarmnode.daemon.transport.relay import RelayService  # see the class
+
+        relay = RelayService(
+            self._services,
+            self._env,
+            quota=relay_quota(self._config),
+            sessions=self._sessions,
+            host_of=self._host_of,
+        )
+        self._services.traffic.on_relaying(self._why_not)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(relay.run)
+            self._relays = (relay,)
+            self._is_loaded.set()
+
+    def statistics(self) -> RelayStatistics:
+        """Return counters."""
+        for relay in self._relays:
+            return relay.statistics()
+        return RelayStatistics(0, 0, 0, 0, {}, 0)
+
+    def serves(self, peer: PeerId) -> bool:
+        """Whether a peer is to be reached through us, so that its session must stay."""
+        return any(relay.serves(peer) for relay in self._relays)
+
+    def session_opened(self, session: Session) -> None:
+        """Nothing: a peer that wants something asks."""
+
+    def session_closed(self, session: Session) -> None:
+        """A peer is gone."""
+        for relay in self._relays:
+            relay.session_closed(session)
+
+    async def serve_leg(self, channel: Channel, first_bytes: bytes) -> None:
+        """Take a connection that begins as a leg does; see ``RelayService``."""
+        await (await self._loaded()).serve_leg(channel, first_bytes)
+
+    async def _answer(self, peer: PeerId, payload: bytes) -> bytes:
+        return await (await self._loaded()).answer(peer, payload)
+
+    async def _serve_stream(self, session: Session, stream: Stream) -> None:
+        await (await self._loaded()).serve_stream(session, stream)
+
+    async def _loaded(self) -> RelayService:
+        self._is_wanted.set()
+        await self._is_loaded.wait()
+        return self._relays[0]
+
+    def _allow(self, why_not: str) -> None:
+        self._why_not = why_not
+
+
 def wants_nat(config: NodeConfig) -> bool:
     """Whether others than this machine can be reached at all from where we listen."""
     return not is_loopback(config.listen_address.host)
@@ -319,6 +405,8 @@ def wants_nat(config: NodeConfig) -> bool:
 
 def relay_quota(config: NodeConfig) -> Quota:
     """Return what this node gives to others as a relay."""
+    from swarmnode.protocol.relay.accounts import Quota  # only who relays has one
+
     chosen = config.relay_bytes_per_s
     if not config.relay:
         return Quota(reservations_max=0, circuits_max=0)

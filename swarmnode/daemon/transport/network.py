@@ -70,6 +70,7 @@ class Network:
     Attributes:
         sessions: at most one per peer.
         dial_errors: why the last attempt to reach a peer failed, of peers without a session.
+        dial_failures: the same of addresses.
         address: what the listener is bound to.
         key_refusals: how often a peer has closed, as another node with our key answers it.
         keepers: each tells whether a session is wanted although nothing uses it just now.
@@ -118,6 +119,7 @@ class Network:
             has_session=self._has_open,
         )
         self.dial_errors = self._dialler.errors
+        self.dial_failures = self._dialler.failures
         self._env = env
         self._instance = env.token(_INSTANCE_BYTES)
         self._used_at: dict[PeerId, float] = {}

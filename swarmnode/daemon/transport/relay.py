@@ -27,9 +27,11 @@ from swarmnode.net.relays.relay import INCOMING_SERVICE, LEG_SERVICE, RELAY_SERV
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
-from swarmnode.protocol.relay import events
+from swarmnode.net.traffic import Way
+from swarmnode.protocol.relay import RelayStatistics, events
 from swarmnode.protocol.relay.accounts import Quota
-from swarmnode.protocol.relay.core import RelayCore, RelayStatistics
+from swarmnode.protocol.relay.core import RelayCore
+from swarmnode.protocol.uplink import Purpose, on_the_wire, receipts
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.connect.relay import (
     LEG_BYTES,
@@ -68,7 +70,8 @@ class _Leg:
 class RelayService:
     """Relays for every caller, within its quota.
 
-    ``sessions`` are those that are open; ``host_of`` gives where a peer's bytes come from.
+    ``sessions`` are those that are open; ``host_of`` gives where a peer's bytes come from. What it
+    relays keeps to the owner's limits of ``services.traffic``.
     """
 
     def __init__(
@@ -83,7 +86,8 @@ class RelayService:
         self._env = env
         self._sessions = sessions
         self._host_of = host_of
-        self._core = RelayCore(env.token(_SECRET_BYTES), quota)
+        self._traffic = services.traffic
+        self._core = RelayCore(env.token(_SECRET_BYTES), quota, self._traffic.up)
         self._driver = CoreDriver(self._core, self._carry_out, now=env.monotonic)
         self._numbers = count(1)
         self._commands: dict[int, _Command] = {}
@@ -92,8 +96,9 @@ class RelayService:
         self._passed: dict[tuple[int, int], trio.Event] = {}
         self._tasks = Tasks()
         self._n_unsorted = 0
-        services.add_request(RELAY_SERVICE, self._answer)
-        services.add_stream(LEG_SERVICE, self._serve_stream)
+        services.add_request(RELAY_SERVICE, self.answer)
+        services.add_stream(LEG_SERVICE, self.serve_stream)
+        self._traffic.on_relaying = lambda why_not: self._driver.feed(events.Allowed(why_not))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Relay until cancelled."""
@@ -111,7 +116,8 @@ class RelayService:
 
     # --- what peers ask -------------------------------------------------------------------
 
-    async def _answer(self, peer: PeerId, payload: bytes) -> bytes:
+    async def answer(self, peer: PeerId, payload: bytes) -> bytes:
+        """Answer a question of a peer; see ``wire/connect/relay.py``. Raises Refused."""
         if not self._tasks.are_open:
             raise Refused("this node relays nothing now")
         question: Question = decode_record(payload, Question)  # type: ignore[arg-type]
@@ -156,7 +162,8 @@ class RelayService:
             self._n_unsorted -= 1
         await self._attach(channel, token, None)
 
-    async def _serve_stream(self, session: Session, stream: Stream) -> None:
+    async def serve_stream(self, session: Session, stream: Stream) -> None:
+        """Take a stream as a leg, until it is over. Raises as :meth:`serve_leg`."""
         channel = StreamChannel(stream, f"a stream of {session.peer.short}")
         await self._attach(channel, await _receive_token(channel, b""), session.peer)
 
@@ -259,7 +266,16 @@ class RelayService:
         await sink.send_all(memoryview(bytes([LegAnswer.GO])))
         # Memory comes page by page: most circuits carry a few pings for most of the time.
         buffer = memoryview(mmap.mmap(-1, limits.RELAY_PIECE_BYTES))
-        while n_bytes := await source.receive_into(buffer):
+        up, down = self._traffic.up, self._traffic.down
+        way = Way(up)
+        while n_bytes := await source.receive_into(buffer[: up.turn_bytes_max(is_far=True)]):
+            now = trio.current_time()
+            way.look(sink, now)
+            if not isinstance(source, StreamChannel):  # whose session counts it
+                down.spend(on_the_wire(n_bytes), now, Purpose.RELAYING)
+                up.spend(receipts(n_bytes), now, Purpose.RELAYING)
+            if down.debt_s(now):
+                await trio.sleep(down.debt_s(now))
             if not self._core.try_pass(circuit, n_bytes, self._env.monotonic()):
                 await self._wait_passed(circuit, side, n_bytes)
             await sink.send_all(buffer[:n_bytes])

@@ -146,7 +146,7 @@ class Search:
             if is_home and isinstance(error, Refused):
                 self._end(str(error))
                 this.scope.cancel()
-            elif isinstance(error, DialFailed) and error.is_refused:
+            elif isinstance(error, DialFailed) and error.cause == "refused":
                 this.n_refused += 1
                 if is_home and self.has_broken:
                     this.is_home_refused = True

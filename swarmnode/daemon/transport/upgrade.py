@@ -35,6 +35,7 @@ from swarmnode.net.punch import Puncher
 from swarmnode.net.relays.address import is_relayed
 from swarmnode.net.relays.legs import RelayedChannel
 from swarmnode.net.session import Session
+from swarmnode.net.traffic import Traffic
 from swarmnode.telemetry.logs import get_logger
 
 Whys = dict[PeerId, tuple[str, ...]]
@@ -222,6 +223,7 @@ async def better_sessions(
     dialled_address: Callable[[PeerId], str],
     stun_servers: Callable[[], Sequence[str]],
     whys: Whys,
+    traffic: Traffic,
     env: Env,
 ) -> NoReturn:
     """Better every session that runs through a relay, by all kinds of way, until cancelled.
@@ -231,6 +233,7 @@ async def better_sessions(
         dialled_address: gives the HOST:PORT where we have reached a peer directly, or "".
         stun_servers: see ``RtcWays``.
         whys: see ``Upgrader``.
+        traffic: where the datagrams of WebRTC count.
     """
     ways: list[tuple[str, Inviting]] = []
     upgrader = Upgrader(network, own_id=own_id, ways=lambda: tuple(ways), whys=whys, env=env)
@@ -247,7 +250,7 @@ async def better_sessions(
 
     puncher = Puncher(port, env=env)
     network.listener.claim = puncher.claim
-    async with open_rtc_on_demand() as engine, trio.open_nursery() as nursery:
+    async with open_rtc_on_demand(traffic) as engine, trio.open_nursery() as nursery:
         punching = Punching(
             signals,
             puncher,

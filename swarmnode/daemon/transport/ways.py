@@ -29,6 +29,7 @@ from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, aclose_forcefully
 from swarmnode.net.punch import Puncher, dial_from
 from swarmnode.net.tcp import TcpChannel
+from swarmnode.net.traffic import Traffic
 from swarmnode.net.where import ask_where
 from swarmnode.protocol.nat.punch import SIGNAL_KIND, Invited, Inviter, Sides, make_address
 from swarmnode.telemetry.logs import get_logger
@@ -310,7 +311,8 @@ async def _next(letters: _Letters, kind: type[_MessageT]) -> tuple[_MessageT, Re
 class RtcOnDemand:
     """The WebRTC of a node that may never need it. Made by :func:`open_rtc_on_demand` only."""
 
-    def __init__(self) -> None:
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
         self._engines: tuple[RtcEngine, ...] = ()  # one, from the first offer or answer on
 
     async def offer(self, stun_servers: Sequence[str] = ()) -> PendingOffer:
@@ -330,14 +332,14 @@ class RtcOnDemand:
         if not self._engines:
             from swarmnode.net.rtc.engine import RtcEngine, local_hosts  # asyncio, see the module
 
-            self._engines = (RtcEngine(local_hosts),)
+            self._engines = (RtcEngine(local_hosts, self._traffic.carried),)
         return self._engines[0]
 
 
 @asynccontextmanager
-async def open_rtc_on_demand() -> AsyncIterator[RtcOnDemand]:
+async def open_rtc_on_demand(traffic: Traffic) -> AsyncIterator[RtcOnDemand]:
     """Give what makes offers and answers; on leaving, every connection of it is closed."""
-    rtc = RtcOnDemand()
+    rtc = RtcOnDemand(traffic)
     try:
         yield rtc
     finally:

@@ -28,6 +28,7 @@ from swarmnode.daemon.volunteer.machine import GpuUse, ProcessUse
 from swarmnode.env import Env
 from swarmnode.errors import Overloaded, StorageError
 from swarmnode.net.traffic import Traffic
+from swarmnode.protocol.uplink import Yielding
 from swarmnode.protocol.volunteer import Policy, Readings, Rules, Verdict
 from swarmnode.quantities import parse_bytes
 from swarmnode.store.volunteer import TrafficLedger, load_pause, save_pause
@@ -159,6 +160,7 @@ class Volunteer:
         self._looks = self._make_looks()
         traffic.up.limit(parse_bytes(config.upload))
         traffic.down.limit(parse_bytes(config.download))
+        traffic.up.yielding = Yielding() if config.upload_yields else None
 
     # --- life -----------------------------------------------------------------------------
 
@@ -241,6 +243,7 @@ class Volunteer:
         self._changed = trio.Event()
         no_tensors = "" if verdict.may_carry_tensors else f"paused: {verdict.reason}"
         self.traffic.why_no_tensors = no_tensors
+        self.traffic.on_relaying("" if verdict.may_relay else verdict.sentence())
         if verdict.frees_memory:
             held.unload()
         else:
@@ -387,4 +390,5 @@ class Volunteer:
             quota_bytes=self.rules.quota_bytes or None,
             quota_used_bytes=self.readings.month_bytes if self.rules.quota_bytes else None,
             throttled_s=self.held_s() | {"upload": up.throttled_s, "download": down.throttled_s},
+            line_bytes={"upload": up.by_purpose(), "download": down.by_purpose()},
         )

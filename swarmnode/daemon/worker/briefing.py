@@ -47,12 +47,13 @@ class TrainingChoice:
     threads: int = 0
     steps_max: int = 0  # 0: until told to stop
     data_dir: str = ""
+    model_dir: str = ""  # what training goes on from
     own_data: bool = False  # other data than the creator's is meant
 
     @property
     def remembered(self) -> TrainingData:
         """What of it counts after the next start too, unless something else is said."""
-        return TrainingData(self.data_dir, self.own_data)
+        return TrainingData(self.data_dir, self.own_data, self.model_dir)
 
 
 def configure_of(
@@ -71,6 +72,7 @@ def configure_of(
         device=choice.device,
         steps_max=choice.steps_max,
         data_dir=choice.data_dir,
+        model_dir=choice.model_dir,
         layout_hash=manifest.layout_hash,
         data_hash=manifest.data_hash.hex(),
         probe_hash=(manifest.probe_hash or b"").hex(),

@@ -57,6 +57,7 @@ function showOwn(node) {
   share.update();
   setFacts(byId("own-facts"), [
     ["Role", node.role],
+    ["Connection", `${node.connectivity}: ${node.connectivity_why}`],
     ["Device", node.device || "–"],
     ["Step time", milliseconds(node.step_time_s)],
     ["Sent", bytes(node.sent_bytes)],

@@ -16,10 +16,18 @@ from swarmnode.errors import ChannelBroken, ChannelClosed, SwarmNodeError, Trans
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
 from swarmnode.net.stream import Stream
+from swarmnode.net.tcp import TcpChannel
+from swarmnode.protocol.uplink import Delays
 
 
 class StreamChannel:
-    """Both directions of a stream. Closing it leaves the stream politely."""
+    """Both directions of a stream. Closing it leaves the stream politely.
+
+    Attributes:
+        is_within: what passes counts as that of the session whose stream it is.
+    """
+
+    is_within = True
 
     def __init__(self, stream: Stream, description: str) -> None:
         self._stream = stream
@@ -87,6 +95,7 @@ class RelayedChannel:
 
     def __init__(self, leg: Channel, description: str, relay: PeerId) -> None:
         self.relay = relay
+        self.is_within = isinstance(leg, StreamChannel)
         self._leg = leg
         self._description = description
 
@@ -94,6 +103,10 @@ class RelayedChannel:
     def description(self) -> str:
         """``relay:PEER@HOST:PORT``."""
         return self._description
+
+    def delays(self) -> Delays | None:
+        """Return those of the way to the relay: what leaves this machine goes there."""
+        return self._leg.delays() if isinstance(self._leg, TcpChannel) else None
 
     async def send_all(self, data: memoryview) -> None:
         """Send every byte."""

@@ -142,7 +142,17 @@ class Stopped:
     reason: str
 
 
-Event = Gathered | Opened | Received | Credited | Drained | Ended | Failed | Gone | Stopped
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What datagrams took of the line since the last time beyond what sessions know of."""
+
+    sent_bytes: int
+    received_bytes: int
+
+
+Event = (
+    Gathered | Opened | Received | Credited | Drained | Ended | Failed | Gone | Carried | Stopped
+)
 
 
 class Server(Protocol):

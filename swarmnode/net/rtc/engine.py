@@ -33,6 +33,7 @@ from swarmnode.errors import (
 )
 from swarmnode.net.lan.interfaces import list_interfaces
 from swarmnode.net.rtc.bridge import (
+    Carried,
     Close,
     Command,
     Connect,
@@ -68,6 +69,7 @@ _RTC_STUN_SERVERS_MAX = 3
 # Nothing is sent there: the system only tells which address of ours it would use.
 _FAR_AWAY = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 
+OnCarried = Callable[[int, int], None]
 DescriptionT = TypeVar("DescriptionT", bound=RtcDescription)
 
 
@@ -109,10 +111,16 @@ class _Negotiation:
 
 
 class RtcEngine:
-    """All WebRTC connections of a node. Its owner stops it, as :func:`open_rtc` does."""
+    """All WebRTC connections of a node. Its owner stops it, as :func:`open_rtc` does.
 
-    def __init__(self, find_hosts: Callable[[], tuple[str, ...]]) -> None:
+    ``on_carried`` hears what they take of the line beyond what their sessions count.
+    """
+
+    def __init__(
+        self, find_hosts: Callable[[], tuple[str, ...]], on_carried: OnCarried = lambda *_: None
+    ) -> None:
         self._find_hosts = find_hosts
+        self._on_carried = on_carried
         self._thread = LoopThread(_make_hub, self._deliver)
         self._is_started = False
         self._stopped_by: str | None = None
@@ -262,6 +270,8 @@ class RtcEngine:
                 self._gathered(link, local)
             case Opened(link=link, remote=remote):
                 self._opened(link, remote)
+            case Carried(sent_bytes=sent_bytes, received_bytes=received_bytes):
+                self._on_carried(sent_bytes, received_bytes)
             case Gone(link=link):
                 self._links.discard(link)
             case Stopped(reason=reason):
@@ -346,6 +356,7 @@ class PendingAnswer(_Pending):
 @asynccontextmanager
 async def open_rtc(
     find_hosts: Callable[[], tuple[str, ...]] | None = None,
+    on_carried: OnCarried = lambda *_: None,
 ) -> AsyncIterator[RtcEngine]:
     """Give an engine; on leaving, every connection is closed and no thread is left.
 
@@ -354,8 +365,9 @@ async def open_rtc(
     Args:
         find_hosts: gives the addresses of ours to open sockets on; by default those that
             other machines may reach.
+        on_carried: see :class:`RtcEngine`.
     """
-    engine = RtcEngine(find_hosts or local_hosts)
+    engine = RtcEngine(find_hosts or local_hosts, on_carried)
     try:
         yield engine
     finally:

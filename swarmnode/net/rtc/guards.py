@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
 from aioice import Candidate, Connection
 from aioice.candidate import candidate_foundation, candidate_priority
@@ -43,14 +43,23 @@ _Address = tuple[str, int]
 
 
 class GuardedConnection(Connection):
-    """ICE over sockets on ``hosts``, with reflexive candidates from peers."""
+    """ICE over sockets on ``hosts``, with reflexive candidates from peers.
+
+    ``on_datagram`` hears of the bytes of each datagram: those that were sent, those that came.
+    """
 
     def __init__(
-        self, *, hosts: tuple[str, ...], servers: tuple[_Address, ...], is_offerer: bool
+        self,
+        *,
+        hosts: tuple[str, ...],
+        servers: tuple[_Address, ...],
+        is_offerer: bool,
+        on_datagram: Callable[[int, int], None],
     ) -> None:
         super().__init__(ice_controlling=is_offerer)
         self._hosts = list(hosts)
         self._servers = servers
+        self._on_datagram = on_datagram
 
     async def get_component_candidates(
         self,
@@ -64,6 +73,7 @@ class GuardedConnection(Connection):
             # Up to what the system allows. With too little the sender's first bursts are lost.
             sock = protocol.transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RTC_SOCKET_BUFFER_BYTES)
+            _count(protocol, self._on_datagram)
         tasks = [
             asyncio.create_task(_first_reflexive(protocol, self._servers))
             for protocol in self._protocols
@@ -98,6 +108,34 @@ class GuardedConnection(Connection):
         is_plausible = len(data) <= limits.RTC_DATAGRAM_BYTES_MAX
         if is_plausible and self._queue.qsize() < RTC_DATAGRAMS_WAITING_MAX:
             super().data_received(data, component)
+
+
+def _count(protocol: StunProtocol, on_datagram: Callable[[int, int], None]) -> None:
+    """Let every datagram be counted: checks, handshakes, data, and what acknowledges it."""
+    send, receive = protocol.transport.sendto, protocol.datagram_received
+
+    def sendto(data: bytes, addr: _Address | None = None) -> None:
+        on_datagram(len(data), 0)
+        send(data, addr)
+
+    def datagram_received(data: bytes, addr: tuple[Any, ...]) -> None:
+        on_datagram(0, len(data))
+        receive(data, addr)
+
+    counted = {"sendto": sendto}
+    protocol.transport = cast("asyncio.DatagramTransport", _Counted(protocol.transport, counted))
+    vars(protocol)["datagram_received"] = datagram_received
+
+
+class _Counted:
+    """A transport of which some methods are others: asyncio's own takes no attributes."""
+
+    def __init__(self, inner: asyncio.DatagramTransport, others: dict[str, Any]) -> None:
+        self._inner = inner
+        self.__dict__.update(others)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 async def _first_reflexive(

@@ -38,6 +38,7 @@ from aiortc import (
 from swarmnode import limits
 from swarmnode.errors import LimitExceeded, MalformedMessage
 from swarmnode.net.rtc.bridge import (
+    Carried,
     Close,
     Command,
     Connect,
@@ -64,12 +65,15 @@ from swarmnode.protocol.nat.rtc_flow import (
     decode_credit,
     encode_credit,
 )
+from swarmnode.protocol.uplink import on_the_wire
 from swarmnode.wire.connect.nat import RtcCandidate, RtcDescription
 
 _SCTP_PORT = 5000
 _COMPONENT = 1
 _DIGEST = "sha-256"
 _STALL_CHECKS = 8  # within RTC_STALLED_S
+_DATAGRAM_HEADER_BYTES = 28  # IPv4 and UDP
+_TELL_BYTES = 4 * limits.KIB  # what datagrams take is told in sums of this
 
 _log = logging.getLogger("swarmnode.rtc")
 
@@ -87,6 +91,9 @@ class Link:
         self._read_window = ReadWindow()
         self._send_window = SendWindow()
         self._posted_bytes = 0
+        self._taken_bytes = 0  # of messages that came
+        self._carried_bytes = [0, 0]  # by datagrams, sent and received
+        self._told_bytes = [0, 0]
         self._remote: asyncio.Future[RtcDescription] = asyncio.Future()
         self._changed = asyncio.Event()
         self._reason = ""  # set: broken
@@ -95,7 +102,10 @@ class Link:
         self._is_closing = False
         self._opening: asyncio.Task[None] | None = None
         self._connection = GuardedConnection(
-            hosts=order.hosts, servers=order.servers, is_offerer=order.is_offerer
+            hosts=order.hosts,
+            servers=order.servers,
+            is_offerer=order.is_offerer,
+            on_datagram=self._note_datagram,
         )
         gatherer = RTCIceGatherer(iceServers=[])
         gatherer._connection = self._connection  # before any task has seen the other one
@@ -167,6 +177,7 @@ class Link:
             self._emit(Failed(self._id, f"{type(error).__name__}: {error}"))
         finally:
             await self._shut()
+            self._tell_carried(least_bytes=1)
             self._emit(Gone(self._id))
 
     async def _open(self) -> None:
@@ -289,6 +300,7 @@ class Link:
             if isinstance(message, str):
                 self._take_control(decode_credit(message))
             else:
+                self._taken_bytes += len(message)
                 self._read_window.received(len(message))
                 self._emit(Received(self._id, message))
         except (LimitExceeded, MalformedMessage) as error:
@@ -301,6 +313,22 @@ class Link:
         else:
             self._send_window.credited(credit)
             self._emit(Credited(self._id, credit))
+
+    def _note_datagram(self, sent_bytes: int, received_bytes: int) -> None:
+        for way, n_bytes in enumerate((sent_bytes, received_bytes)):
+            self._carried_bytes[way] += n_bytes + _DATAGRAM_HEADER_BYTES * bool(n_bytes)
+        self._tell_carried(_TELL_BYTES)
+
+    def _tell_carried(self, least_bytes: int) -> None:
+        """Say what sessions do not count: they know their messages, as if TCP carried them."""
+        known = (on_the_wire(self._posted_bytes), on_the_wire(self._taken_bytes))
+        new = [
+            max(0, carried - own - told)
+            for carried, own, told in zip(self._carried_bytes, known, self._told_bytes, strict=True)
+        ]
+        if sum(new) >= least_bytes:
+            self._told_bytes = [told + n for told, n in zip(self._told_bytes, new, strict=True)]
+            self._emit(Carried(*new))
 
     def _report_drained(self) -> None:
         self._emit(Drained(self._id, max(0, self._posted_bytes - self._channel.bufferedAmount)))

@@ -21,6 +21,12 @@ class TokenBucket:
         self._level = self._burst
         self._filled_at: float | None = None
 
+    def change(self, rate_bytes_per_s: float, burst_bytes: float, now: float) -> None:
+        """Let bytes become free at another rate from now on; what is owed stays owed."""
+        self._fill(now)
+        self._rate, self._burst = rate_bytes_per_s, burst_bytes
+        self._level = min(self._level, burst_bytes)
+
     def try_take(self, n_bytes: int, now: float) -> bool:
         """Take ``n_bytes`` unless the bucket is overdrawn."""
         self._fill(now)

@@ -98,6 +98,7 @@ class Cells(Generic[KeyT, ValueT]):
     def __init__(self) -> None:
         self._cells: dict[Actor, dict[KeyT, Cell[ValueT]]] = {}
         self._floors: dict[Actor, int] = {}
+        self._with_removed: set[Actor] = set()  # those that may have tombstones
 
     @classmethod
     def new(cls: type[SelfT]) -> SelfT:
@@ -112,13 +113,15 @@ class Cells(Generic[KeyT, ValueT]):
         made = cls()
         if values:
             made._cells[actor] = {key: Cell(sequence, value) for key, value in values.items()}
+            if None in values.values():
+                made._with_removed.add(actor)
         return made
 
     def merge(self, other: Cells[KeyT, ValueT]) -> set[KeyT]:
         """Join a state or a delta in; return the keys whose cells have changed."""
         changed: set[KeyT] = set()
         for actor, theirs in other._cells.items():
-            changed |= self._take(actor, theirs)
+            changed.update(self._take(actor, theirs))
         for actor, floor in other._floors.items():
             changed |= self._drop_removed(actor, floor, other._cells.get(actor, {}))
             self.settle(actor, floor)
@@ -128,18 +131,22 @@ class Cells(Generic[KeyT, ValueT]):
         """Everything of ``actor`` up to ``sequence`` is merged: drop its tombstones."""
         floor = max(sequence, self._floors.get(actor, 0))
         self._floors[actor] = floor
-        mine = self._cells.get(actor)
-        if mine is None:
+        if actor not in self._with_removed:
             return
+        self._with_removed.discard(actor)
+        mine = self._cells.get(actor, {})
         gone = [k for k, cell in mine.items() if cell.value is None and cell.sequence <= floor]
         for key in gone:
             del mine[key]
         if not mine:
-            del self._cells[actor]
+            self._cells.pop(actor, None)
+        elif any(cell.value is None for cell in mine.values()):
+            self._with_removed.add(actor)
 
     def forget(self, actor: Actor) -> set[KeyT]:
         """Drop all cells of an actor and its floor; return the keys."""
         self._floors.pop(actor, None)
+        self._with_removed.discard(actor)
         return set(self._cells.pop(actor, {}))
 
     def encode(self) -> bytes:
@@ -161,6 +168,7 @@ class Cells(Generic[KeyT, ValueT]):
                 rows = msgspec.convert(cells, cls._cells_type, builtin_types=(bytes,))
                 if rows:
                     made._cells[actor] = {key: Cell(seq, value) for key, seq, value in rows}
+                    made._with_removed.add(actor)
         except (msgpack.exceptions.UnpackException, ValueError) as error:
             raise MalformedMessage(f"expected the state of a {cls.__name__}: {error}") from error
         if made.encode() != data:
@@ -189,23 +197,28 @@ class Cells(Generic[KeyT, ValueT]):
                 yield actor, key, cell.value
 
     @staticmethod
-    def _order(cell: Cell[ValueT]) -> Any:
-        """Return what of two cells of one owner the further one is greater in."""
-        return cell.order()
+    def _is_further(cell: Cell[ValueT], held: Cell[ValueT]) -> bool:
+        """Whether of two cells of one owner the first comes after the second."""
+        if cell.sequence != held.sequence:  # nearly always, and an order costs a packing
+            return cell.sequence > held.sequence
+        return cell.order() > held.order()
 
     def _take(self, actor: Actor, theirs: dict[KeyT, Cell[ValueT]]) -> set[KeyT]:
         """Join cells in, but for those that our floor says were removed here."""
         floor = self._floors.get(actor, 0)
         mine = self._cells.setdefault(actor, {})
         changed: set[KeyT] = set()
+        is_further = self._is_further
         for key, cell in theirs.items():
             held = mine.get(key)
             if held is None:
                 if cell.sequence <= floor:
                     continue
-            elif self._order(cell) <= self._order(held):
+            elif not is_further(cell, held):
                 continue
             mine[key] = cell
+            if cell.value is None:
+                self._with_removed.add(actor)
             changed.add(key)
         if not mine:
             del self._cells[actor]

@@ -60,7 +60,10 @@ class Chain:
 
     def find(self, body: bytes) -> Opened | None:
         """Return the held record with these signed bytes: most that come in came before."""
-        return next((held for held in reversed(self.records) if held.signed.body == body), None)
+        for held in reversed(self.records):
+            if held.signed.body == body:
+                return held
+        return None
 
     def contradiction(self, opened: Opened) -> Opened | None:
         """Return a held record that its author cannot have signed beside this one."""
@@ -156,6 +159,11 @@ class OwnChain:
         """Whether there is anything that leases must be renewed for."""
         return self.sequence > 0
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether there is something to sign."""
+        return self._pending is not None
+
     def update(self, update: Update) -> None:
         """Say something.
 
@@ -172,7 +180,9 @@ class OwnChain:
         if problem:
             raise LocalProtocolError(problem)
         self._all = words
-        pending = self._pending or _Words()
+        pending, self._pending = self._pending, new
+        if pending is None:
+            return
         pending.add(update)
         if self._problem(pending):  # much was taken back while the disk was slow
             pending = _Words()

@@ -64,12 +64,13 @@ class Neighbour:
 
     def note_received(self, author: PeerId, version: Version, now: float) -> None:
         """It sent us that record."""
-        if not self.has(author, version):
-            self._note(author, _Known(version, now, is_sent=False))
+        known = self._known.get(author)
+        if known is None or known.version < version:
+            self._note(author, _Known(version, now, False))
 
     def note_sent(self, author: PeerId, version: Version, now: float) -> None:
         """We send it that record."""
-        self._note(author, _Known(version, now, is_sent=True))
+        self._note(author, _Known(version, now, True))
 
     def may_ask(self, author: PeerId, version: Version, now: float) -> bool:
         """Whether to ask it for what follows ``version``: once in a while is enough."""
@@ -82,8 +83,8 @@ class Neighbour:
 
     def _note(self, author: PeerId, known: _Known) -> None:
         entries = self._known
-        entries.pop(author, None)
         entries[author] = known
+        entries.move_to_end(author)
         since = known.noted_at - limits.STATE_RESEND_S
         while entries[oldest := next(iter(entries))].noted_at < since or (
             len(entries) > _STATE_KNOWN_PER_NEIGHBOUR_MAX
@@ -91,6 +92,10 @@ class Neighbour:
             del entries[oldest]
 
 
+_TAGS = {
+    each: str(each.__struct_config__.tag)
+    for each in (wire.Summary, wire.Listing, wire.Want, wire.Push, wire.Proofs)
+}
 # Messages in answer to one message; a newcomer asks again until it has all.
 _STATE_PUSHES_PER_ANSWER_MAX = 8
 
@@ -109,11 +114,11 @@ class Courier:
         self._fresh: list[Opened] = []
         self._push_at: float | None = None
         self._sync_at = math.inf
-        self._outbox: list[Send] = []
+        self.outbox: list[Send] = []  # to be taken
 
     def take(self) -> list[Send]:
         """Return what is to be sent, and forget it."""
-        outbox, self._outbox = self._outbox, []
+        outbox, self.outbox = self.outbox, []
         return outbox
 
     # --- time -------------------------------------------------------------------------------
@@ -203,12 +208,14 @@ class Courier:
 
     def answer_listing(self, peer: PeerId, message: wire.Listing, now: float) -> None:
         """Send what the other side lacks, ask for what we lack."""
-        theirs = {PeerId(head.peer): head for head in message.heads}
-        ours = {PeerId(head.peer): head for head in self._ledger.index.heads(message.prefix)}
+        theirs = {head.peer: head for head in message.heads}
+        index = self._ledger.index
+        differ = {h.peer for h in index.heads(message.prefix) if theirs.get(h.peer) != h}
+        differ.update(head.peer for head in message.heads if index.get(head.peer) != head)
         neighbour = self.neighbours[peer]
         send, wanted = [], []
-        for author in sorted(ours.keys() | theirs.keys()):
-            have = theirs.get(author) or Head(author, 0, 0, NO_HASH)
+        for author in map(PeerId, sorted(differ)):
+            have = theirs.get(author) or Head(bytes(author), 0, 0, NO_HASH)
             mine = self._ledger.head(author)
             if _version(have) > _version(mine):
                 wanted.append(author)
@@ -252,19 +259,21 @@ class Courier:
     def _push_fresh(self, now: float) -> None:
         fresh, self._fresh, self._push_at = self._fresh, [], None
         others = sorted(self.neighbours)
+        held = self._ledger.chains
+        ready = [(each, self._carried(each, now)) for each in fresh if each.actor.peer in held]
         for peer in self._rng.sample(others, min(limits.STATE_PUSH_FANOUT, len(others))):
             neighbour = self.neighbours[peer]
             batch: list[Carried] = []
             batch_bytes = 0
-            for opened in fresh:
+            for opened, carried in ready:
                 author, version = opened.actor.peer, opened.version
-                if neighbour.has(author, version) or author not in self._ledger.chains:
+                if neighbour.has(author, version):
                     continue
                 neighbour.note_sent(author, version, now)
                 if batch and batch_bytes + opened.size_bytes > limits.STATE_PUSH_BYTES_MAX:
                     self._send(peer, wire.Push(tuple(batch)))
                     batch, batch_bytes = [], 0
-                batch.append(self._carried(opened, now))
+                batch.append(carried)
                 batch_bytes += opened.size_bytes
             if batch:
                 self._send(peer, wire.Push(tuple(batch)))
@@ -274,10 +283,10 @@ class Courier:
         return Carried(opened.signed, max(0, int(now - heard_at)))
 
     def _send(self, peer: PeerId, message: wire.Message) -> None:
-        self.messages[str(message.__struct_config__.tag)] += 1
+        self.messages[_TAGS[type(message)]] += 1
         if isinstance(message, wire.Push):
             self.records_sent += len(message.records)
-        self._outbox.append(Send(peer, message))
+        self.outbox.append(Send(peer, message))
 
     def _interval_s(self) -> float:
         return limits.STATE_SYNC_INTERVAL_S * self._rng.uniform(0.75, 1.25)

@@ -47,8 +47,8 @@ class Counters(Cells[str, int]):
         return sums
 
     @staticmethod
-    def _order(cell: Cell[int]) -> tuple[int, int]:
-        return (cell.value or 0, cell.sequence)
+    def _is_further(cell: Cell[int], held: Cell[int]) -> bool:
+        return (cell.value or 0, cell.sequence) > (held.value or 0, held.sequence)
 
 
 class Maxima(Cells[str, int]):
@@ -72,8 +72,8 @@ class Maxima(Cells[str, int]):
         return greatest
 
     @staticmethod
-    def _order(cell: Cell[int]) -> tuple[int, int]:
-        return (cell.value or 0, cell.sequence)
+    def _is_further(cell: Cell[int], held: Cell[int]) -> bool:
+        return (cell.value or 0, cell.sequence) > (held.value or 0, held.sequence)
 
 
 RegisterContent = float | str
@@ -202,6 +202,40 @@ class Verdicts(Cells[bytes, int]):
         return {peer: self.of(actor) for peer, actor in newest.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one record writes, by type; None: nothing. It is never changed, so replicas share it."""
+
+    actor: Actor
+    sequence: int
+    is_checkpoint: bool
+    leases: LeaseSet | None
+    counters: Counters | None
+    registers: Registers | None
+    maxima: Maxima | None
+    snapshots: SnapshotIndex | None
+    verdicts: Verdicts | None
+
+    @classmethod
+    def of(cls, actor: Actor, record: StateRecord) -> Delta:
+        """Return what this record of an author writes."""
+        dot = Dot(actor, record.sequence)
+        leases = {(lease.set, lease.element): lease.ttl_s for lease in record.leases}
+        claims = {claim.root: claim for claim in record.snapshots}
+        verdicts = {verdict.peer: verdict.tenths for verdict in record.verdicts}
+        return cls(
+            actor,
+            record.sequence,
+            record.checkpoint,
+            LeaseSet.write(dot, leases) if leases else None,
+            Counters.write(dot, record.counters) if record.counters else None,
+            Registers.write(dot, record.registers) if record.registers else None,
+            Maxima.write(dot, record.maxima) if record.maxima else None,
+            SnapshotIndex.write(dot, claims) if claims else None,
+            Verdicts.write(dot, verdicts) if verdicts else None,
+        )
+
+
 @dataclass(frozen=True)
 class Document:
     """The whole shared state: a function of the chains of its authors (but see ``apply``)."""
@@ -217,32 +251,29 @@ class Document:
         """Return the states by the name of their type."""
         return dict(vars(self))
 
-    def apply(self, actor: Actor, record: StateRecord) -> set[str]:
+    def apply(self, delta: Delta) -> set[str]:
         """Take in the next record of an author; return the names of what it changed.
 
         A checkpoint takes the place of what its author said before instead of joining it, so
         that nodes that saw the deltas before it and nodes that did not hold the same, even if the
         author lied in it.
         """
-        changed = self.forget(actor) if record.checkpoint else set()
-        dot = Dot(actor, record.sequence)
-        if record.leases:
-            leases = {(lease.set, lease.element): lease.ttl_s for lease in record.leases}
-            changed |= {name for name, _ in self.leases.merge(LeaseSet.write(dot, leases))}
-        if record.counters:
-            changed |= self.counters.merge(Counters.write(dot, record.counters))
-        if record.registers:
-            changed |= self.registers.merge(Registers.write(dot, record.registers))
-        if record.maxima:
-            changed |= self.maxima.merge(Maxima.write(dot, record.maxima))
-        claims = {claim.root: claim for claim in record.snapshots}
-        if claims and self.snapshots.merge(SnapshotIndex.write(dot, claims)):
+        actor = delta.actor
+        changed = self.forget(actor) if delta.is_checkpoint else set()
+        if delta.leases is not None:
+            changed |= {name for name, _ in self.leases.merge(delta.leases)}
+        if delta.counters is not None:
+            changed |= self.counters.merge(delta.counters)
+        if delta.registers is not None:
+            changed |= self.registers.merge(delta.registers)
+        if delta.maxima is not None:
+            changed |= self.maxima.merge(delta.maxima)
+        if delta.snapshots is not None and self.snapshots.merge(delta.snapshots):
             changed.add("snapshots")
-        verdicts = {verdict.peer: verdict.tenths for verdict in record.verdicts}
-        if verdicts and self.verdicts.merge(Verdicts.write(dot, verdicts)):
+        if delta.verdicts is not None and self.verdicts.merge(delta.verdicts):
             changed.add(VERDICTS)
-        for part in self.parts().values():
-            part.settle(actor, record.sequence)
+        for part in vars(self).values():
+            part.settle(actor, delta.sequence)
         return changed
 
     def forget(self, actor: Actor) -> set[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from swarmnode.ids import PeerId
 from swarmnode.protocol.crdt.cells import CellStatistics
 from swarmnode.protocol.crdt.document import RegisterContent, SetKey
@@ -37,8 +39,7 @@ class Restored:
     records: tuple[Signed, ...]
 
 
-@dataclass(frozen=True)
-class Persisted:
+class Persisted(msgspec.Struct, frozen=True):
     """Our own record of that sequence is on disk, synced: now others may see it."""
 
     sequence: int
@@ -58,8 +59,7 @@ class NeighbourDown:
     peer: PeerId
 
 
-@dataclass(frozen=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """A message of an authenticated neighbour."""
 
     peer: PeerId
@@ -78,24 +78,21 @@ Event = Update | Restored | Persisted | NeighbourUp | NeighbourDown | Received |
 # --- effects -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """To a neighbour; may be dropped if its session is gone."""
 
     peer: PeerId
     message: Message
 
 
-@dataclass(frozen=True)
-class Persist:
+class Persist(msgspec.Struct, frozen=True):
     """Append to the journal. With ``sequence``: ours; say Persisted once it is synced."""
 
     record: Signed
     sequence: int | None = None
 
 
-@dataclass(frozen=True)
-class Changed:
+class Changed(msgspec.Struct, frozen=True):
     """The part of this author changed in the named sets, counters, registers and maxima."""
 
     author: PeerId

@@ -40,7 +40,15 @@ from swarmnode.protocol.crdt.actors import Actor
 from swarmnode.protocol.crdt.chains import Chain
 from swarmnode.protocol.crdt.clock import HybridClock
 from swarmnode.protocol.crdt.document import Document
-from swarmnode.protocol.crdt.records import NO_HASH, Opened, RangeIndex, Read, check, check_proof
+from swarmnode.protocol.crdt.records import (
+    NO_HASH,
+    Opened,
+    RangeIndex,
+    Read,
+    check,
+    check_proof,
+    weigh,
+)
 from swarmnode.protocol.identity import Verify
 from swarmnode.wire.crdt import Head, Proof
 from swarmnode.wire.swarm import Signed
@@ -96,6 +104,7 @@ class Ledger:
     ) -> None:
         self.document = Document()
         self.chains: dict[PeerId, Chain] = {}
+        self._by_key: dict[bytes, Chain] = {}  # an id costs a hash, and most records came before
         self.bans: dict[PeerId, Proof] = {}
         self.size_bytes = 0
         self.near = {self_id}  # ourselves, and those with an open session
@@ -115,7 +124,7 @@ class Ledger:
 
         ``heard_at`` is when its author was last heard of, which may have been elsewhere.
         """
-        chain = self.chains.get(PeerId.from_public_key(signed.public_key))
+        chain = self._by_key.get(signed.public_key)
         held = None if chain is None else chain.find(signed.body)
         if held is not None:
             return Judgement(Verdict.DUPLICATE, held)  # and no sign of life: any node may repeat it
@@ -153,7 +162,7 @@ class Ledger:
         changed = self._drop(peer)
         self._retired.pop(peer, None)
         self.bans[peer] = proof
-        self._index.put(Head(bytes(peer), _LAST, _LAST, NO_HASH))
+        self._index.put(weigh(Head(bytes(peer), _LAST, _LAST, NO_HASH)))
         return peer, changed
 
     def retire_silent(self, now: float) -> list[tuple[PeerId, frozenset[str]]]:
@@ -264,13 +273,14 @@ class Ledger:
         if chain is None:
             self._retired.pop(peer, None)
             self.chains[peer] = chain = Chain.begin(opened, heard_at)
+            self._by_key[opened.signed.public_key] = chain
             self._heard_at_min = min(self._heard_at_min, heard_at)
             self.size_bytes += chain.size_bytes
         else:
             self.size_bytes += chain.append(opened, heard_at)
         self._clock.observe(opened.stamp, now)
-        self._index.put(chain.head)
-        return changed | self.document.apply(opened.actor, opened.record)
+        self._index.put(opened.weighed)
+        return changed | self.document.apply(opened.delta)
 
     def _make_room(self, opened: Opened, now: float) -> set[str] | None:
         """Retire authors until the record fits; None if it cannot."""
@@ -305,14 +315,14 @@ class Ledger:
 
     def _retire(self, peer: PeerId) -> frozenset[str]:
         """Forget a peer, but not that we knew it."""
-        head = self.chains[peer].head
+        newest = self.chains[peer].newest
         changed = self._drop(peer)
         if len(self._retired) >= limits.STATE_RETIRED_MAX:
             oldest = next(iter(self._retired))
             del self._retired[oldest]
             self._index.remove(oldest)
-        self._retired[peer] = head
-        self._index.put(head)
+        self._retired[peer] = newest.head
+        self._index.put(newest.weighed)
         return changed
 
     def _drop(self, peer: PeerId) -> frozenset[str]:
@@ -321,5 +331,6 @@ class Ledger:
         chain = self.chains.pop(peer, None)
         if chain is None:
             return frozenset()
+        del self._by_key[chain.newest.signed.public_key]
         self.size_bytes -= chain.size_bytes
         return frozenset(self.document.forget(chain.actor))

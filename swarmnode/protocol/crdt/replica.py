@@ -179,10 +179,12 @@ class SharedState:
 
     def _finish(self, now: float) -> None:
         """Sign what is to be said, and hand out what is to be sent."""
-        opened = self._own.stage(now)
-        if opened is not None:
-            self._effects.append(events.Persist(opened.signed, opened.sequence))
-        self._effects += self._courier.take()
+        if self._own.is_pending:
+            opened = self._own.stage(now)
+            if opened is not None:
+                self._effects.append(events.Persist(opened.signed, opened.sequence))
+        if self._courier.outbox:
+            self._effects += self._courier.take()
 
     def _show(self, opened: Opened, now: float) -> None:
         """Our record is on disk: it counts here, and goes to others."""

@@ -17,8 +17,8 @@ the author, so what its author no longer stands for ends; requests insert no nod
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from swarmnode import limits
 from swarmnode.env import Rng
@@ -26,7 +26,7 @@ from swarmnode.errors import LocalProtocolError, RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.dht import events
 from swarmnode.protocol.dht.events import Send
-from swarmnode.protocol.dht.keys import LOOPBACK, AddressGroups, Network, key_bytes, number_of
+from swarmnode.protocol.dht.keys import AddressGroups, key_bytes, number_of
 from swarmnode.protocol.dht.lookup import Lookup
 from swarmnode.protocol.dht.operations import (
     CHECK,
@@ -59,13 +59,13 @@ class DhtConfig:
         rules: how records of this network are signed and checked.
         boot_epoch: larger at every start, on disk before it is used.
         unix_offset_s: what added to ``now`` gives Unix time; only for dates in records.
-        exempt: networks without a limit on their number in the table.
+        groups: names networks, and knows those without a limit on their number in the table.
     """
 
     rules: RecordRules
     boot_epoch: int
     unix_offset_s: float
-    exempt: Sequence[Network] = LOOPBACK
+    groups: AddressGroups = field(default_factory=AddressGroups)
 
 
 class DhtCore:
@@ -75,7 +75,7 @@ class DhtCore:
         self.self_id = signer.peer_id
         self._rules = config.rules
         self._unix_offset_s = config.unix_offset_s
-        self._groups = AddressGroups(config.exempt)
+        self._groups = config.groups
         self.table = RoutingTable(self.self_id, self._groups)  # to be read, not changed
         self.store = RecordStore(self.self_id)  # likewise
         self._upkeep = Upkeep(self.table, rng, now)
@@ -115,12 +115,11 @@ class DhtCore:
         return effects
 
     def next_deadline(self) -> float | None:
-        times = (
-            self._upkeep.next_deadline(),
-            self._requests.next_deadline(),
-            self._publications.next_deadline(),
-        )
-        return min(time for time in times if time is not None)
+        soonest = self._upkeep.next_deadline()
+        for time in (self._requests.next_deadline(), self._publications.next_deadline()):
+            if time is not None and time < soonest:
+                soonest = time
+        return soonest
 
     def handle_deadline(self, now: float) -> None:
         for request in self._requests.due(now):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from swarmnode.ids import PeerId
 from swarmnode.protocol.dht.records import OpenRecord
 from swarmnode.wire import dht as wire
@@ -15,8 +17,7 @@ from swarmnode.wire import dht as wire
 # --- events ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """A message of an authenticated peer; ``observed`` is the address it came from, or ""."""
 
     peer: PeerId
@@ -94,8 +95,7 @@ Event = Received | SendFailed | Discovered | Reachable | Command | Withdraw
 # --- effects -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send this to a peer over a session, dialled at ``addresses`` if there is none.
 
     An answer (no addresses) goes the way its request came. With ``anew`` a session that the

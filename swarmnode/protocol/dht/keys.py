@@ -51,11 +51,12 @@ class AddressGroups:
 
     Args:
         exempt: networks without a limit: loopback, a LAN, the ranges of a test.
+        kept: of how many addresses the answer is remembered.
     """
 
-    def __init__(self, exempt: Sequence[Network] = LOOPBACK) -> None:
+    def __init__(self, exempt: Sequence[Network] = LOOPBACK, kept: int = 1024) -> None:
         self._exempt = tuple(exempt)
-        self._cached = lru_cache(maxsize=1024)(self._group)
+        self._cached = lru_cache(maxsize=kept)(self._group)
 
     def group(self, address: str) -> str | None:
         """Return the /24 or /48 of ``address``, the host if it is a name, None if exempt."""

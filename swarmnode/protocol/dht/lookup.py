@@ -43,6 +43,10 @@ class State(enum.Enum):
     FAILED = "failed"
 
 
+# A look at an enum's class is dear, and these are asked for at every answer.
+_NEW, _SLOW, _ANSWERED, _FAILED = State.NEW, State.SLOW, State.ANSWERED, State.FAILED
+
+
 @dataclass(slots=True, eq=False)
 class _Candidate:
     contact: Contact
@@ -101,12 +105,12 @@ class Lookup:
             return None
         for index in sorted(range(len(self._paths)), key=lambda i: self._paths[i].in_flight):
             path = self._paths[index]
-            for candidate in self._window(path, self._k):
-                if candidate.state is State.NEW:
-                    candidate.state, candidate.path = State.WAITING, index
-                    path.in_flight += 1
-                    self.asked += 1
-                    return candidate.contact
+            candidate = self._first_new(path)
+            if candidate is not None:
+                candidate.state, candidate.path = State.WAITING, index
+                path.in_flight += 1
+                self.asked += 1
+                return candidate.contact
         return None
 
     def answered(self, peer: PeerId, contacts: Iterable[Contact]) -> None:
@@ -145,24 +149,14 @@ class Lookup:
         """Whether the k closest have answered, on every path."""
         if self.asked >= limits.DHT_LOOKUP_REQUESTS_MAX:
             return self.in_flight == 0
-        answered = State.ANSWERED
-        return all(
-            candidate.state is answered
-            for path in self._paths
-            for candidate in self._window(path, self._k)
-        )
+        return all(self._have_answered(path, self._k) for path in self._paths)
 
     def is_near(self) -> bool:
         """Whether the peers around the target are known: on every path the closest answered.
 
         They name all k, so that asking the others brings no new one, as a rule.
         """
-        answered, n_first = State.ANSWERED, limits.DHT_NEAR_ANSWERS
-        return all(
-            candidate.state is answered
-            for path in self._paths
-            for candidate in self._window(path, n_first)
-        )
+        return all(self._have_answered(path, limits.DHT_NEAR_ANSWERS) for path in self._paths)
 
     def nearest(self, besides: Container[PeerId]) -> list[Contact]:
         """Return the k closest known peers, nearest first, whether they were asked or not.
@@ -201,18 +195,32 @@ class Lookup:
         answered = [c for c in self._candidates.values() if c.state is State.ANSWERED]
         return sorted(answered, key=lambda candidate: candidate.distance)[: self._k]
 
-    def _window(self, path: _Path, size: int) -> list[_Candidate]:
-        """Return the closest of a path that may answer in time."""
-        window: list[_Candidate] = []
-        candidates, slow, failed = self._candidates, State.SLOW, State.FAILED
+    def _first_new(self, path: _Path) -> _Candidate | None:
+        """Return the closest that was not asked, among the k of a path that may answer in time."""
+        candidates, room = self._candidates, self._k
         for distance in path.known:
             candidate = candidates[distance]
-            if candidate.state is slow or candidate.state is failed:
-                continue
-            window.append(candidate)
-            if len(window) == size:
-                break
-        return window
+            state = candidate.state
+            if state is _NEW:
+                return candidate
+            if state is not _SLOW and state is not _FAILED:
+                room -= 1
+                if not room:
+                    break
+        return None
+
+    def _have_answered(self, path: _Path, size: int) -> bool:
+        """Whether all have answered of the ``size`` closest of a path that may answer in time."""
+        candidates, room = self._candidates, size
+        for distance in path.known:
+            state = candidates[distance].state
+            if state is _ANSWERED:
+                room -= 1
+                if not room:
+                    break
+            elif state is not _SLOW and state is not _FAILED:
+                return False
+        return True
 
     def _learn(self, path: _Path, contact: Contact, hops: int) -> None:
         distance = number_of(contact.peer) ^ self.target
@@ -223,11 +231,15 @@ class Lookup:
             if not self._has_room(contact):
                 return
             candidate = self._candidates[distance] = _Candidate(contact, distance, hops)
-        elif candidate.state is State.NEW:
-            candidate.hops = min(candidate.hops, hops)
-        place = bisect_left(path.known, distance)
-        if path.known[place : place + 1] != [distance]:
-            path.known.insert(place, distance)
+        else:
+            if candidate.state is _NEW and hops < candidate.hops:
+                candidate.hops = hops
+            if len(self._paths) == 1:
+                return  # what any path knows, this one does
+        known = path.known
+        place = bisect_left(known, distance)
+        if place == len(known) or known[place] != distance:
+            known.insert(place, distance)
 
     def _has_room(self, contact: Contact) -> bool:
         group = self._groups.group(contact.addresses[0])

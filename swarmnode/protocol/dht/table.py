@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from swarmnode import limits
 from swarmnode.ids import PeerId
-from swarmnode.protocol.dht.keys import AddressGroups, number_of
+from swarmnode.protocol.dht.keys import KEY_BITS, AddressGroups, number_of
 from swarmnode.wire.dht import Contact
 
 
@@ -64,6 +64,7 @@ class RoutingTable:
         self._buckets: dict[int, Bucket] = {}
         self._entries: dict[int, Entry] = {}
         self._group_sizes: dict[str, int] = {}
+        self._near: int | None = None  # as far as our k neighbours go; None: they have changed
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -104,6 +105,15 @@ class RoutingTable:
                 if len(chosen) == count:
                     break
         return chosen
+
+    def is_near(self, number: int) -> bool:
+        """Whether a peer, known or not, is among the k closest to us."""
+        own = self.self_number
+        if self._near is None:
+            distances = sorted(map(own.__xor__, self._entries))
+            k = limits.DHT_BUCKET_CONTACTS
+            self._near = distances[k - 1] if len(distances) >= k else 1 << KEY_BITS
+        return number ^ own <= self._near
 
     def wants(self, number: int) -> bool:
         """Whether a stranger is worth a check: it is not here, and there is room for it."""
@@ -178,12 +188,14 @@ class RoutingTable:
         assert entry.number != self.self_number
         bucket.entries.append(entry)
         self._entries[entry.number] = entry
+        self._near = None
         if entry.group is not None:
             self._group_sizes[entry.group] = self._group_sizes.get(entry.group, 0) + 1
 
     def _remove(self, entry: Entry) -> None:
         self._buckets[self.bucket_index(entry.number)].entries.remove(entry)
         del self._entries[entry.number]
+        self._near = None
         if entry.group is not None:
             self._group_sizes[entry.group] -= 1
             if not self._group_sizes[entry.group]:

@@ -114,7 +114,7 @@ class Upkeep:
         """A new node is in the table: a neighbour, perhaps one of many."""
         if self._self_at is None:
             self._self_at = now
-        if not self.is_bootstrapped or not self._is_neighbour(number):
+        if not self.is_bootstrapped or not self._table.is_near(number):
             return
         self._new_neighbours += 1
         # In a small network fewer of them are as much news.
@@ -129,7 +129,7 @@ class Upkeep:
             if (
                 number != self._table.self_number
                 and number not in self._table
-                and self._is_neighbour(number)
+                and self._table.is_near(number)
             ):
                 self.look_around(now)
                 return
@@ -163,12 +163,12 @@ class Upkeep:
 
     def next_deadline(self) -> float:
         """Return when something is due."""
-        times = [self._check_at, self._rejoin_at, self._sweep_at]
-        if self._rechecks:
-            times.append(self._rechecks[0][0])
-        if not self._is_looking and self._self_at is not None:
-            times.append(self._self_at)
-        return min(times)
+        soonest = min(self._check_at, self._rejoin_at, self._sweep_at)
+        if self._rechecks and self._rechecks[0][0] < soonest:
+            soonest = self._rechecks[0][0]
+        if not self._is_looking and self._self_at is not None and self._self_at < soonest:
+            soonest = self._self_at
+        return soonest
 
     def due(self, now: float) -> list[Task]:
         """Return what is to be done now."""
@@ -243,13 +243,6 @@ class Upkeep:
             self.look_around(now)
             return []
         return [Meet(strangers[self._rng.randrange(len(strangers))])]
-
-    def _is_neighbour(self, number: int) -> bool:
-        """Whether at most k of the table are closer to us."""
-        distance = number ^ self._table.self_number
-        own = self._table.self_number
-        closer = sum(entry.number ^ own < distance for entry in self._table.entries())
-        return closer < limits.DHT_BUCKET_CONTACTS
 
     def _far_buckets(self) -> list[int]:
         nearest = min(index for index, bucket in self._table.buckets().items() if bucket.entries)

@@ -39,6 +39,7 @@ class PairIntent:
         is_open: it is accepted whatever the round and base version, and is not used up by that.
         adds_up: what comes of it is added to what is there then: another exchange of the topic may
             begin and end before it.
+        chunk_s: what one of its chunks takes on the slowest line that is waited for.
     """
 
     number: int
@@ -53,6 +54,7 @@ class PairIntent:
     round_skew_max: int | None = None
     is_open: bool = False
     adds_up: bool = False
+    chunk_s: float = 0.0
 
     @property
     def topic(self) -> Topic:
@@ -110,6 +112,13 @@ class ViewLent:
 
 
 @dataclass(frozen=True)
+class ChunkSent:
+    """One more of our chunks has left."""
+
+    xid: bytes
+
+
+@dataclass(frozen=True)
 class LocalDone:
     """All chunks of the partner are taken in and all of ours are sent."""
 
@@ -136,7 +145,8 @@ class PeerLost:
     peer: PeerId
 
 
-Event = Available | Unavailable | Begin | Received | ViewLent | LocalDone | LocalFailed | PeerLost
+Progress = ViewLent | ChunkSent | LocalDone | LocalFailed
+Event = Available | Unavailable | Begin | Received | Progress | PeerLost
 
 
 # --- effects -----------------------------------------------------------------------------

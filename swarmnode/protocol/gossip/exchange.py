@@ -81,6 +81,8 @@ class ExchangeCore(Moves):
                 self._begin(event, now)
             case events.ViewLent(xid):
                 self._view_lent(xid, now)
+            case events.ChunkSent(xid):
+                self._chunk_sent(xid, now)
             case events.LocalDone(xid):
                 self._local_done(xid, now)
             case events.LocalFailed():
@@ -322,8 +324,15 @@ class ExchangeCore(Moves):
         self.patience.note_answer(flight, now)
         self._try_next(flight, message.reason, now, by_peer=True)
 
-    def _on_chunk(self, flight: Flight, message: wire.Chunk, _now: float) -> None:
+    def _chunk_sent(self, xid: bytes, now: float) -> None:
+        flight = self._flights.get(xid)
+        if flight is not None:
+            flight.n_sent += 1
+            flight.note_progress(flight.n_sent, now)
+
+    def _on_chunk(self, flight: Flight, message: wire.Chunk, now: float) -> None:
         if flight.take_chunk(message.index):
+            flight.note_progress(len(flight.seen), now)
             self._tally.chunks_merged += 1
             self._effects.append(MergeChunk(flight.xid, message.index))
         else:

@@ -108,6 +108,7 @@ class Flight:
     decide_s: float = 0.0  # READY: the initiator decides within this, once it has heard of it
     decided_at: float = math.inf  # READY: by then it has, if it is honest
     asked: int = 0  # READY: questions so far
+    n_sent: int = 0  # of our chunks
     late_from: int = 0  # READY: this question, and all after it, were asked after decided_at
 
     @property
@@ -146,6 +147,18 @@ class Flight:
         """From now on it is the partner's time that passes."""
         if self.lent_at is None:
             self.lent_at, self.overdue_at = now, now + patience_s
+
+    def note_progress(self, n_chunks: int, now: float) -> None:
+        """One more chunk has left or come, ``n_chunks`` that way so far: the next has its time.
+
+        On a thin line a transfer takes as long as it takes. Chunks are counted, so one that drips
+        can hold a place for so much longer and no more; after the last of them none is waited for.
+        """
+        if self.state is State.TRANSFER and n_chunks < self.intent.n_chunks:
+            until = now + self.intent.chunk_s
+            self.give_up_at = max(self.give_up_at, until)
+            if self.lent_at is not None and until > self.overdue_at:
+                self.overdue_at, self.is_known_overdue = until, False
 
     def start_transfer(self, now: float) -> None:
         self.state = State.TRANSFER

@@ -131,6 +131,7 @@ class Begin:
         lineage, attempt: what ENLIST says of the run, for members that do not know its name.
         has_witnesses: pieces are made by two members, see witnesses.py.
         is_witness: whether this node makes the piece whose witness it is; no other one knows it.
+        doubted: members that have held up rounds: none goes without another on their word.
     """
 
     gid: bytes
@@ -148,6 +149,7 @@ class Begin:
     has_witnesses: bool = False
     is_witness: bool = True
     patience_s: float = 0.0
+    doubted: frozenset[PeerId] = frozenset()
 
     @property
     def stage_s(self) -> float:

@@ -46,12 +46,10 @@ class Run:
         self.phase = Phase.ENLIST
         self.outcome: Commit | Abort | None = None
         self.view: tuple[PeerId, ...] = tuple(sorted({*begin.members, self_id}))
-        self.views = 0
         self._roll = Roll(begin, self_id, now)
         self._gone: set[PeerId] = set()
-        self._since = now  # of the phase
         self._times = StageTimes(now)
-        self._resend_at = now + limits.GROUP_RESEND_S
+        self._since, self._resend_at = now, now + limits.GROUP_RESEND_S  # of the phase, of words
         self._flush = wire.Flush(self.gid, (), ())
         self._flushes: dict[PeerId, tuple[PeerId, ...]] = {}
         self._plan: Plan | None = None
@@ -60,12 +58,12 @@ class Run:
         self._shares: set[tuple[PeerId, int]] = set()
         self._agreed = dict(zip(begin.members, begin.weights, strict=bool(begin.weights)))
         self._weights = {self_id: begin.weight}
-        self._is_loaded = False
+        self.views, self._is_loaded = 0, False
         self._wants: dict[PeerId, wire.Want] = {}
         self._prepared: dict[PeerId, wire.Prepared] = {}
         self._shares_sent: set[tuple[PeerId, bytes, int]] = set()
         self._sums_sent: set[tuple[PeerId, bytes, int]] = set()
-        self._broadcast(self._enlist_message(wants_answer=True))
+        self._tell(self.view, self._enlist_message(wants_answer=True))
         self._close_roll_if_complete(now)
 
     # --- what happens --------------------------------------------------------------------
@@ -152,7 +150,7 @@ class Run:
         """End it here; the others go on without this member."""
         if self.phase is Phase.OVER:
             return
-        self._broadcast(wire.Leave(self.gid, why[:_REASON_CHARACTERS_MAX]))
+        self._tell(self.view, wire.Leave(self.gid, why[:_REASON_CHARACTERS_MAX]))
         plan = self._plan
         self._end(Abort(self.gid, why, plan is not None and plan.is_prepared, differ))
 
@@ -184,25 +182,24 @@ class Run:
         return min(self._since + self.begin.stage_s * stage, since + self.begin.stage_s)
 
     def _lose_patience(self, now: float) -> None:
-        if self.phase is Phase.ENLIST:
-            if len(self._roll.came) < 2:
-                self.give_up("no other member came")
-            else:
-                # Without a lineage none is called: honest members come out of phase.
-                if self.begin.lineage is not None:
-                    self._note_held(self.waits_for, self._roll.waited_s(now))
-                self._adopt(self._roll.came, now)
-            return
         silent = self.waits_for
-        if silent:
-            self._note_held(silent, now - self._since)
+        if self.phase is Phase.ENLIST and len(self._roll.came) < 2:
+            self.give_up("no other member came")
+        elif silent:
+            self._charge(silent, now)
             self._adopt(set(self.view) - silent, now)
         else:
             self.give_up("timeout: this node is too slow itself")
 
-    def _note_held(self, peers: Collection[PeerId], held_s: float) -> None:
+    def _waited_s(self, now: float) -> float:
+        return self._roll.waited_s(now) if self.phase is Phase.ENLIST else now - self._since
+
+    def _charge(self, peers: Collection[PeerId], now: float) -> None:
         """Charge them for the wait, which is one wait whatever their number: each its part."""
-        self.effects += (HeldRound(self.gid, peer, held_s / len(peers)) for peer in sorted(peers))
+        if self.phase is Phase.ENLIST and self.begin.lineage is None:
+            return  # none is called: honest members come out of phase
+        held_s = self._waited_s(now) / max(1, len(peers))
+        self.effects += (HeldRound(self.gid, peer, held_s) for peer in sorted(peers))
 
     @property
     def waits_for(self) -> set[PeerId]:
@@ -270,8 +267,14 @@ class Run:
         if self.self_id not in theirs:
             self.lose(peer, now)  # it goes on without us, so we do without it
             return
-        common = set(self.view) & theirs
+        common, silent = set(self.view) & theirs, self.waits_for - theirs
+        if 2 * self._waited_s(now) < self._phase_ends_at - now:  # by other clocks and patience
+            silent.clear()
+        there = set(self.view) & self._roll.came - silent - self.begin.doubted
+        if peer in self.begin.doubted and there - common:
+            return  # another may say so as well, or this one is waited for, and pays
         if self.phase is Phase.ENLIST or common != set(self.view):
+            self._charge(silent, now)  # one loses patience first, and all have waited
             self._adopt(common, now)
         if self.phase is Phase.OVER or theirs != set(self.view):
             return
@@ -300,12 +303,12 @@ class Run:
         prepared = plan.contributors if plan is not None and plan.is_prepared else ()
         self._flush = wire.Flush(self.gid, self.view, prepared)
         self._flushes = {self.self_id: prepared}
-        self._broadcast(self._flush)
+        self._tell(self.view, self._flush)
         if len(self.view) == 1:
             self._agree(now)
 
     def _flush_message(self, *, wants_answer: bool = False) -> wire.Flush:
-        # What was said when the view was adopted: it binds until all have agreed.
+        # As when the view was adopted: it binds until all have agreed.
         return wire.Flush(self.gid, self._flush.view, self._flush.prepared, wants_answer)
 
     # --- what is averaged ------------------------------------------------------------------
@@ -326,8 +329,7 @@ class Run:
         if len(contributors) < 2:
             self.give_up("no other member is left")
             return
-        plan = plan_id(self.gid, contributors)
-        used = self._plan
+        plan, used = plan_id(self.gid, contributors), self._plan
         if used is None or used.plan != plan:
             if used is not None and used.is_prepared:
                 raise InvariantViolation("a mean that was prepared may not be given up")
@@ -491,9 +493,6 @@ class Run:
     def _send(self, peer: PeerId, message: wire.Message) -> None:
         if peer != self.self_id:
             self.effects.append(Send(peer, message))
-
-    def _broadcast(self, message: wire.Message) -> None:
-        self._tell(self.view, message)
 
     def _tell(self, peers: Iterable[PeerId], message: wire.Message) -> None:
         for peer in peers:

@@ -196,6 +196,11 @@ class RoundPatience:
         is_enough = len(good) > 1 and has_majority(members, good)
         return good if is_enough else members
 
+    def doubted(self, members: Iterable[PeerId], now: float) -> frozenset[PeerId]:
+        """Return those that have held a round of late, be it once."""
+        least_s = limits.EXCHANGE_BUDGET_S - limits.EXCHANGE_PATIENCE_S_MIN / 2
+        return frozenset(peer for peer in members if self.conduct.budget_s(peer, now) < least_s)
+
     def _turn(self, peer: PeerId, now: float) -> tuple[bool, float, PeerId]:
         """Of members to be left out the silent ones are first, then those that owe most."""
         return not self.conduct.is_silent(peer, now), self.conduct.budget_s(peer, now), peer

@@ -82,8 +82,9 @@ class LivedClock:
         ``due``, in lived time, is the deadline that the shell knew of. After a stall it lies
         ahead again by SWIM_STALL_GRACE_S, so that what arrived meanwhile is read first.
         """
-        lived = now - self.lost_s
-        if due is None or now < self.monotonic(due):
+        lost_s = self.lost_s
+        lived = now - lost_s
+        if due is None or now < due + lost_s:
             return lived, False
         if lived - due <= limits.SWIM_STALL_S:
             return max(lived, due), False  # rounding may put it just before the deadline

@@ -28,6 +28,8 @@ detection", 2018. For other implementations: proto/swim.md.
 
 from __future__ import annotations
 
+import math
+
 from swarmnode import limits
 from swarmnode.env import Rng
 from swarmnode.errors import AuthenticationFailed, LocalProtocolError, RemoteProtocolError
@@ -74,7 +76,8 @@ class SwimCore:
         self._probe: Probe | None = None
         self._relays: dict[int, Relay] = {}
         self._probe_at: float | None = None  # lived time, as those below; only events bring one
-        self._sync_at = self._recall_at = self._mending_until = 0.0
+        self._sync_at = self._mending_until = 0.0
+        self._recall_at = math.inf
         self._rumours.push(self._self_id)
 
     # --- the five methods ----------------------------------------------------------------
@@ -136,8 +139,8 @@ class SwimCore:
             self._table.forget_gone(lived - limits.SWIM_GONE_KEEP_S)
             for peer in self._table.some_live(1):
                 self._compare(peer)
-        if self._recall_at <= lived and self._table.has_dead:
-            self._recall_at = lived + self._jittered(limits.SWIM_RECALL_S)
+        if self._recall_at <= lived:
+            self._plan_recall(lived)
             if (dead := self._table.dead_to_call()) is not None:
                 self._compare(dead)
 
@@ -151,7 +154,7 @@ class SwimCore:
 
     def live_members(self) -> tuple[PeerId, ...]:
         """Return members that may be partners, without ourselves: alive or suspect, in id order."""
-        return tuple(sorted(member.peer for member in self._table if member.is_live))
+        return self._table.live_ids()
 
     def members(self) -> tuple[PeerId, ...]:
         """Return all members that we know, also those gone, without ourselves."""
@@ -178,19 +181,27 @@ class SwimCore:
     def _start(self, now: float) -> None:
         self._probe_at = now + self._rng.uniform(0.0, limits.SWIM_PERIOD_S)
         self._sync_at = now + self._rng.uniform(0.0, limits.SWIM_SYNC_S)
-        self._recall_at = now + self._jittered(limits.SWIM_RECALL_S)
 
     def _next_due(self) -> float | None:
-        if self._probe_at is None or self._own.left is not None:
+        due, table, probe = self._probe_at, self._table, self._probe
+        if due is None or self._own.left is not None:
             return None
-        due = min(self._probe_at, self._sync_at, self._table.next_suspicion_end)
-        if self._table.has_dead:
-            due = min(due, self._recall_at)
-        if self._probe is not None and not self._probe.helpers_asked:
-            due = min(due, self._probe.helpers_at)
-        for relay in self._relays.values():
-            due = min(due, relay.give_up_at)
+        if self._sync_at < due:
+            due = self._sync_at
+        if probe is not None and not probe.helpers_asked and probe.helpers_at < due:
+            due = probe.helpers_at
+        if table.suspects and table.next_suspicion_end < due:
+            due = table.next_suspicion_end
+        if self._recall_at < due:
+            due = self._recall_at
+        if self._relays:
+            due = min(due, *(relay.give_up_at for relay in self._relays.values()))
         return due
+
+    def _plan_recall(self, now: float) -> None:
+        self._recall_at = now + self._jittered(
+            limits.SWIM_RECALL_S * self._table.periods_until_call()
+        )
 
     def _is_flooded(self, now: float) -> bool:
         """Whether there is more news than pings can carry: they are rare while we are unwell,
@@ -415,26 +426,17 @@ class SwimCore:
             self._tell(member, MemberState.ALIVE)
         if self._table.accuse(member, accusers, now, is_certain=is_certain):
             self._spread(member)
-        if is_new and self._is_to_warn(member):
+        if is_new and self._table.is_to_warn(member):
             self._ping(member.peer, self._next_seq())
 
-    def _is_to_warn(self, member: Member) -> bool:
-        """Whether we tell it at once, so that it refutes in time; about SWIM_WARNINGS of all do.
-
-        Without it, a liar that slanders again and again, among members that it made up and
-        that are probed in vain, had others taken for dead that answer at once.
-        """
-        if not member.has_answered:
-            return False
-        return self._rng.randrange(self._table.n_met) < limits.SWIM_WARNINGS
-
     def _end_suspicions(self, now: float) -> None:
-        for member in self._table.overdue(now):
-            if not self._table.has_dead:  # until now there was no member to call
-                self._recall_at = now + self._jittered(limits.SWIM_RECALL_S)
+        overdue = self._table.overdue(now)
+        for member in overdue:
             self._tally.died += 1
             self._table.set_state(member, MemberState.DEAD, now)
             self._tell(member, MemberState.SUSPECT)
+        if overdue:  # the more there are, the sooner one is called
+            self._plan_recall(now)
 
     def _leave(self, reason: str, reach: frozenset[PeerId]) -> None:
         self._own = self._sign(self._own.epoch, self._own.incarnation, reason[:64] or "left")
@@ -459,18 +461,13 @@ class SwimCore:
 
     def _news(self, peer: PeerId, besides: tuple[PeerId, ...] = ()) -> tuple[wire.Claim, ...]:
         """Return claims for a message to ``peer``: first whatever it must refute, then rumours."""
-        first = self._doubt_about(peer)
+        first = self._table.doubt_about(peer)
+        if not len(self._rumours):
+            return first
         besides = (*besides, peer)
         room = limits.SWIM_NEWS_MAX - len(first) - 1
         subjects = self._rumours.take(room, self._table.n_live + 1, besides)
         return (*first, *(claim for s in subjects if (claim := self._claim_of(s)) is not None))
-
-    def _doubt_about(self, peer: PeerId) -> tuple[wire.Claim, ...]:
-        """Lifeguard's buddy system: a member in doubt learns it first."""
-        member = self._table.get(peer)
-        if member is None or member.state in (MemberState.ALIVE, MemberState.LEFT):
-            return ()
-        return (claim_of(member),)
 
     def _claim_of(self, subject: PeerId) -> wire.Claim | None:
         if subject == self._self_id:
@@ -483,12 +480,12 @@ class SwimCore:
 
     def _compare(self, peer: PeerId) -> None:
         """Ask for a page only if we do not hold the same: in calm none is sent."""
-        claims = (self._own, *self._doubt_about(peer))
+        claims = (self._own, *self._table.doubt_about(peer))
         digest = self._table.digest_with(self._own)
         self._effects.append(Send(peer, wire.Sync(True, claims, digest)))
 
     def _send_page(self, peer: PeerId, *, wants_reply: bool) -> None:
-        doubt = self._doubt_about(peer)
+        doubt = self._table.doubt_about(peer)
         room = limits.SWIM_SYNC_CLAIMS_MAX - 1 - len(doubt)
         # The receiver's own claim is in it as well: that is how it learns of a copy of its key.
         members = self._table.page(room)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+import msgspec
+
 from swarmnode.ids import PeerId
 from swarmnode.wire.swim import Message
 
@@ -21,8 +23,7 @@ class MemberState(enum.StrEnum):
 # --- events ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """A message of an authenticated peer."""
 
     peer: PeerId
@@ -60,8 +61,7 @@ Event = Received | Contact | SendFailed | Leave
 # --- effects -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """By the best way there is, relays included; SendFailed if there is none."""
 
     peer: PeerId

@@ -91,6 +91,7 @@ class MemberTable:
         self._by_key: dict[bytes, Member] = {}
         self._overdue_from = math.inf  # no suspicion ends before this
         self._unmet: dict[PeerId, None] = {}  # live ones that never answered us
+        self._live_ids: tuple[PeerId, ...] | None = ()  # None: it has changed
 
     def __len__(self) -> int:
         return len(self._members)
@@ -104,6 +105,12 @@ class MemberTable:
     @property
     def n_live(self) -> int:
         return len(self._ring)
+
+    def live_ids(self) -> tuple[PeerId, ...]:
+        """Return the live members in id order; shells ask again and again, and few come or go."""
+        if self._live_ids is None:
+            self._live_ids = tuple(sorted(self._ring))
+        return self._live_ids
 
     @property
     def has_room_for_unmet(self) -> bool:
@@ -136,10 +143,6 @@ class MemberTable:
         return self._by_key.get(public_key)
 
     @property
-    def has_dead(self) -> bool:
-        return bool(self._dead)
-
-    @property
     def next_suspicion_end(self) -> float:
         """When :meth:`overdue` may have something, at the earliest; inf: none is suspected."""
         return self._overdue_from if self.suspects else math.inf
@@ -154,6 +157,22 @@ class MemberTable:
         is_only = len(self.suspects) == 1  # then what is kept is of suspicions long gone
         self._overdue_from = deadline if is_only else min(self._overdue_from, deadline)
         return is_news
+
+    def is_to_warn(self, member: Member) -> bool:
+        """Whether we tell a suspect at once, so that it refutes in time; about SWIM_WARNINGS of
+        all do.
+
+        Without it, a liar that slanders again and again, among members that it made up and
+        that are probed in vain, had others taken for dead that answer at once.
+        """
+        return member.has_answered and self._rng.randrange(self.n_met) < limits.SWIM_WARNINGS
+
+    def doubt_about(self, peer: PeerId) -> tuple[Claim, ...]:
+        """Lifeguard's buddy system: a member in doubt learns it first."""
+        member = self._members.get(peer)
+        if member is None or member.state is _ALIVE or member.state is MemberState.LEFT:
+            return ()
+        return (claim_of(member),)
 
     def overdue(self, now: float) -> list[Member]:
         """Return the suspects that did not refute in time."""
@@ -232,15 +251,21 @@ class MemberTable:
         return [peer for peer in some if peer != besides][:n]
 
     def dead_to_call(self) -> PeerId | None:
-        """Return one that died, as often as the dead are many.
+        """Return one that died."""
+        return self._rng.choice(list(self._dead)) if self._dead else None
+
+    def periods_until_call(self) -> float:
+        """Return after how many periods to call one that died: soon if the dead are many.
 
         Half the swarm gone is a partition, and all members call; one gone is a crash, and its
-        address must not be called by all of them.
+        address must not be called by all of them. In each period the chance is the share of the
+        dead; the number of periods is drawn at once, which spares a wake in each of them. Inf:
+        there is none to call.
         """
-        if not self._dead:
-            return None
-        chosen = self._rng.randrange(len(self._dead) + self.n_live + 1)  # with ourselves
-        return list(self._dead)[chosen] if chosen < len(self._dead) else None
+        share = len(self._dead) / (len(self._dead) + self.n_live + 1)  # with ourselves
+        if not share:
+            return math.inf
+        return 1 + int(math.log(1.0 - self._rng.random()) / math.log1p(-share))
 
     def page(self, n_max: int) -> list[Member]:
         """Return the next ``n_max`` members in the order of ids, round and round.
@@ -260,6 +285,7 @@ class MemberTable:
         """At a random place of the round, as the paper says, so that a joiner waits half of one."""
         place = self._rng.randrange(len(self._ring) + 1)
         self._ring.insert(place, member.peer)
+        self._live_ids = None
         self._live_sum += _summand(member.claim)
         if not member.has_answered:
             self._unmet[member.peer] = None
@@ -271,6 +297,7 @@ class MemberTable:
         self._unmet.pop(member.peer, None)
         place = self._ring.index(member.peer)
         del self._ring[place]
+        self._live_ids = None
         if place < self._next:
             self._next -= 1
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from swarmnode.protocol.nat.stun import Endpoint
+if TYPE_CHECKING:
+    from swarmnode.protocol.nat.stun import Endpoint
 
 
 class Dependence(StrEnum):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.blobs.bucket import TokenBucket
+from swarmnode.protocol.uplink import Line, Purpose, on_the_wire
 
 # A volunteer gives a fifth of a 100 Mbit/s line, and to one peer no more than half of that.
 _RELAY_PEER_BYTES_PER_S = 1_250_000
@@ -152,20 +153,24 @@ class Shaper:
     it waits, and the waiting circuits take turns, each with the same number of bytes a turn. A
     circuit whose peer has used up its own bandwidth stands aside, so that none waits behind it.
 
+    What passes goes out over the owner's line, and keeps to what the owner allows of it.
+
     Source: Shreedhar and Varghese, Efficient Fair Queuing using Deficit Round Robin (1995). The
     quantum is the largest piece, so each turn passes at least one.
     """
 
-    def __init__(self, total: TokenBucket | None) -> None:
+    def __init__(self, total: TokenBucket | None, line: Line) -> None:
         self._total = total
+        self._line = line
+        self._line_free_at = 0.0
         self._ring: deque[Flow] = deque()
         self._aside: list[Flow] = []
 
     def try_pass(self, flow: Flow, n_bytes: int, now: float) -> bool:
         """Let a piece pass at once if none waits for the same bandwidth."""
-        if self._ring or flow.waiting or not (_is_free(self._total, now)):
+        if self._ring or flow.waiting or not _is_free(flow.account.rate, now):
             return False
-        if not _is_free(flow.account.rate, now):
+        if not self._has_room(now):
             return False
         self._spend(flow, n_bytes, now)
         return True
@@ -194,11 +199,12 @@ class Shaper:
         """Return (flow, side) of the pieces that pass now, in order."""
         passed: list[tuple[Flow, int]] = []
         self._call_back(now)
-        while self._ring and _is_free(self._total, now):
+        while self._ring and self._has_room(now):
             flow = self._ring[0]
             if not flow.has_turn:
                 flow.has_turn = True
-                flow.deficit_bytes = min(flow.deficit_bytes, _QUANTUM_BYTES) + _QUANTUM_BYTES
+                quantum_bytes = self._quantum_bytes(flow)
+                flow.deficit_bytes = min(flow.deficit_bytes, quantum_bytes) + quantum_bytes
             if self._may_go_on(flow, now):
                 side, n_bytes = flow.waiting.popleft()
                 flow.deficit_bytes -= n_bytes
@@ -213,9 +219,22 @@ class Shaper:
     def next_deadline(self) -> float | None:
         """Return when :meth:`release` may give something; call it after :meth:`release`."""
         moments = [flow.account.rate.free_at() for flow in self._aside if flow.account.rate]
-        if self._ring and self._total is not None:
-            moments.append(self._total.free_at())
+        if self._ring:
+            free_at = self._total.free_at() if self._total is not None else 0.0
+            moments.append(max(free_at, self._line_free_at))
         return min(moments, default=None)
+
+    def _has_room(self, now: float) -> bool:
+        """Whether another piece of any circuit may pass."""
+        if not _is_free(self._total, now):
+            return False
+        self._line_free_at = self._line.free_at(now, Purpose.RELAYING, is_far=True)
+        return self._line_free_at <= now
+
+    def _quantum_bytes(self, flow: Flow) -> int:
+        """Return the bytes of a turn: on a thin line 256 KiB of one would silence all others."""
+        largest_bytes = max((n_bytes for _side, n_bytes in flow.waiting), default=0)
+        return min(_QUANTUM_BYTES, max(self._line.turn_bytes_max(is_far=True), largest_bytes))
 
     def _may_go_on(self, flow: Flow, now: float) -> bool:
         """Whether the flow whose turn it is may send its next piece, as far as it is concerned."""
@@ -238,6 +257,7 @@ class Shaper:
             self._ring.extend(back)
 
     def _spend(self, flow: Flow, n_bytes: int, now: float) -> None:
+        self._line.spend(on_the_wire(n_bytes), now, Purpose.RELAYING, is_far=True)
         for bucket in (self._total, flow.account.rate):
             if bucket is not None:
                 bucket.spend(n_bytes, now)

@@ -28,7 +28,7 @@ from typing import Literal
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.blobs.bucket import TokenBucket
-from swarmnode.protocol.relay import events
+from swarmnode.protocol.relay import RelayStatistics, events
 from swarmnode.protocol.relay.accounts import (
     Account,
     Accounts,
@@ -38,6 +38,7 @@ from swarmnode.protocol.relay.accounts import (
     Shaper,
     rate_bucket,
 )
+from swarmnode.protocol.uplink import Line
 from swarmnode.wire.connect.relay import (
     TOKEN_BYTES,
     Granted,
@@ -52,18 +53,6 @@ _RELAY_CONNECTS_ALL_PER_S = 16.0
 RELAY_CONNECTS_ALL_BURST = 128
 
 _RETRY_S_MAX = 7 * 86_400
-
-
-@dataclass(frozen=True, slots=True)
-class RelayStatistics:
-    """Counters and what there is just now."""
-
-    reservations: int
-    circuits_open: int
-    accounts: int
-    circuits_total: int
-    refused_total: dict[str, int]
-    relayed_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +82,12 @@ class _Circuit:
 
 
 class RelayCore:
-    """All decisions of a relay. ``secret``: 32 bytes that no peer can guess, for its tokens."""
+    """All decisions of a relay.
 
-    def __init__(self, secret: bytes, quota: Quota) -> None:
+    ``secret``: 32 bytes that no peer can guess, for its tokens. ``line``: of this node, outwards.
+    """
+
+    def __init__(self, secret: bytes, quota: Quota, line: Line) -> None:
         self._secret = secret
         self._quota = quota
         self._effects: list[events.Effect] = []
@@ -103,12 +95,13 @@ class RelayCore:
         self._circuits: dict[int, _Circuit] = {}
         self._tokens: dict[bytes, tuple[_Circuit, int]] = {}
         self._accounts = Accounts(quota)
-        self._shaper = Shaper(rate_bucket(quota.bytes_per_s))
+        self._shaper = Shaper(rate_bucket(quota.bytes_per_s), line)
         self._volume = Allowance(quota.bytes_per_day)
         self._asks = TokenBucket(_RELAY_CONNECTS_ALL_PER_S, float(RELAY_CONNECTS_ALL_BURST))
         self._n_circuits = 0
         self._relayed_bytes = 0
         self._refused: dict[str, int] = {}
+        self._why_none = ""
 
     # --- the five methods -----------------------------------------------------------------
 
@@ -131,6 +124,8 @@ class RelayCore:
                 self._on_leg_gone(leg)
             case events.PeerGone(peer=peer):
                 self._on_peer_gone(peer)
+            case events.Allowed(why_not=why_not):
+                self._on_allowed(why_not)
 
     def poll_effects(self) -> list[events.Effect]:
         """Return what is to be done, in order, and forget it."""
@@ -207,12 +202,25 @@ class RelayCore:
         """Whether a peer is to be reached through us."""
         return peer in self._reservations
 
+    # --- the owner's word -----------------------------------------------------------------
+
+    def _on_allowed(self, why_not: str) -> None:
+        """Relay for others, or nothing any more: then who has a place here looks for another."""
+        self._why_none = why_not
+        if why_not:
+            self._reservations.clear()
+            for number in list(self._circuits):
+                self._close(number, why_not, code="quota")
+
     # --- reservations ---------------------------------------------------------------------
 
     def _on_reserve(self, event: events.ReserveAsked, now: float) -> None:
         if event.is_release:
             self._reservations.pop(event.peer, None)
             self._effects.append(events.Answered(event.command, Reserved(0)))
+            return
+        if self._why_none:
+            self._refuse(event.command, "quota", self._why_none)
             return
         others = [each for peer, each in self._reservations.items() if peer != event.peer]
         same_host = [each for each in others if event.host and each.host == event.host]

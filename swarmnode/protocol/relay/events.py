@@ -83,6 +83,13 @@ class PeerGone:
     peer: PeerId
 
 
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Whether the owner lets this node relay: ``why_not`` is "" then. It is told so again."""
+
+    why_not: str
+
+
 Event = (
     ReserveAsked
     | ConnectAsked
@@ -92,6 +99,7 @@ Event = (
     | CircuitEnded
     | LegGone
     | PeerGone
+    | Allowed
 )
 
 # --- effects ------------------------------------------------------------------------------------

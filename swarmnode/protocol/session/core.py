@@ -39,6 +39,7 @@ from swarmnode.protocol.session.outgoing import Outgoing
 from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.session.stream import Reset, StreamState
 from swarmnode.protocol.session.table import StreamTable
+from swarmnode.protocol.uplink import Purpose
 from swarmnode.wire.frames import FrameKind, FrameParser, decode_ack, decode_credit
 from swarmnode.wire.session import (
     GoodbyeCode,
@@ -73,6 +74,7 @@ class SessionCore:
         self._table = StreamTable(role, self._effects)
         self._outgoing = Outgoing(self._table, self._keepalive, self._effects)
         self._received_bytes = [0 for _ in Priority]
+        self.received_for = [0 for _ in Purpose]
         self.acknowledged_bytes = 0  # of the bytes that we have sealed, what the peer says it has
         self._resets_received = 0
         self.bulk_window_bytes = limits.BULK_WINDOW_BYTES  # of a stream that is read from now on
@@ -101,9 +103,9 @@ class SessionCore:
         """Note that bytes came, perhaps no whole record: on a slow path one takes a while."""
         self._keepalive.heard(now)
 
-    def opened(self, received_bytes: int) -> None:
+    def opened(self, received_bytes: int, now: float) -> None:
         """Note that so many bytes of whole records were opened so far; now and then, say so."""
-        self._outgoing.opened_bytes = received_bytes
+        self._outgoing.opened(received_bytes, now)
 
     def is_suspect(self, now: float) -> bool:
         """Whether the peer is silent for so long that another way should be looked for."""
@@ -232,10 +234,18 @@ class SessionCore:
         """
         return self._outgoing.take(head, now)
 
-    def hold_bulk(self, is_held: bool) -> bool:
-        """Keep DATA of bulk streams back or not; return whether there is any."""
-        self._outgoing.holds_bulk = is_held
-        return self._outgoing.has_bulk
+    def wants(self, purpose: Purpose) -> bool:
+        """Whether there is DATA for one of HELD_PURPOSES to be sent, held or not."""
+        return self._outgoing.wants(purpose)
+
+    def hold(self, purpose: Purpose, *, is_held: bool) -> None:
+        """Keep DATA for one of HELD_PURPOSES back, or not."""
+        self._outgoing.hold(purpose, is_held=is_held)
+
+    @property
+    def sent_for(self) -> list[int]:
+        """Bytes of DATA that :meth:`take` has given, by Purpose."""
+        return self._outgoing.sent_for
 
     def hold_credit(self, is_held: bool) -> bool:
         """Keep the credit of bulk streams back or not; return whether a peer waits for it."""
@@ -276,6 +286,7 @@ class SessionCore:
         self._parser.skip_data(n_bytes)
         stream.receive_credit -= n_bytes
         self._received_bytes[stream.priority] += n_bytes
+        self.received_for[stream.purpose] += n_bytes
         read_bytes = stream.inbox.commit(n_bytes)
         if read_bytes:
             self.consumed(stream, read_bytes)
@@ -291,6 +302,7 @@ class SessionCore:
             )
         stream.receive_credit -= len(piece)
         self._received_bytes[stream.priority] += len(piece)
+        self.received_for[stream.purpose] += len(piece)
         if stream.is_discarding:
             self._stop(stream)
         else:

@@ -6,11 +6,13 @@ at most once in each ring, so nothing here can be made to grow by a peer::
     GOODBYE   then nothing
     ACK, PONG, PING
     control ring    OPEN, RESET, CREDIT of any stream
-    data rings      DATA and END: control before state before bulk, streams of one in turn
+    data rings      DATA and END: control before state before exchanges before snapshots, streams
+                    of one in turn
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from swarmnode import limits
@@ -18,6 +20,7 @@ from swarmnode.protocol.session.effects import Changed, Effect
 from swarmnode.protocol.session.keepalive import Keepalive
 from swarmnode.protocol.session.stream import Reset, StreamState
 from swarmnode.protocol.session.table import StreamTable
+from swarmnode.protocol.uplink import Purpose
 from swarmnode.wire.frames import (
     FRAME_HEADER,
     FRAME_HEADER_BYTES,
@@ -28,6 +31,12 @@ from swarmnode.wire.frames import (
 )
 from swarmnode.wire.session import Priority, ResetCode, encode_open, encode_reset
 
+# What may be held has a ring for each purpose, behind those of control and state.
+HELD_PURPOSES = (Purpose.EXCHANGE, Purpose.SNAPSHOTS)
+_N_URGENT_RINGS = 2
+# A peer that sends more than a few requests hears so often that they come.
+ACK_EVERY_S = 3.0
+_N_RINGS = _N_URGENT_RINGS + len(HELD_PURPOSES)
 _CONTROL_FRAME_BYTES_MAX = FRAME_HEADER_BYTES + limits.FRAME_CONTROL_BYTES_MAX
 
 
@@ -37,18 +46,21 @@ class Outgoing:
     def __init__(self, table: StreamTable, keepalive: Keepalive, effects: list[Effect]) -> None:
         self.body_bytes_max = limits.FRAME_DATA_BYTES_MAX
         self.sent_bytes = [0 for _ in Priority]
+        self.sent_for = [0 for _ in Purpose]
         self._table = table
         self._keepalive = keepalive
         self._effects = effects
-        self.holds_bulk = False  # no DATA of a bulk stream for now
+        self._held = [False for _ in range(_N_RINGS)]  # no DATA of these for now
         self.holds_credit = False  # no CREDIT of one
         self._credit_waiting: deque[StreamState] = deque()
         self._control_ring: deque[StreamState] = deque()
-        self._data_rings: tuple[deque[StreamState], ...] = tuple(deque() for _ in Priority)
+        self._data_rings: tuple[deque[StreamState], ...] = tuple(deque() for _ in range(_N_RINGS))
         self._goodbye: bytes | None = None
         self._is_closing = False
         self.opened_bytes = 0  # of whole records of the peer
         self._acknowledged_bytes = 0  # of these, what it has been told of
+        self._acknowledged_at = -math.inf
+        self._is_late = False  # to tell it
 
     @property
     def has_due(self) -> bool:
@@ -57,28 +69,49 @@ class Outgoing:
             return self._goodbye is not None
         if self._control_ring or self._keepalive.has_due or self._is_ack_due:
             return True
-        return any(self._data_rings[: Priority.BULK]) or self._is_bulk_due
+        return any(self._data_rings[:_N_URGENT_RINGS]) or self._is_bulk_due
 
     @property
     def _is_ack_due(self) -> bool:
-        return self.opened_bytes >= self._acknowledged_bytes + limits.ACK_EVERY_BYTES
+        return (
+            self._is_late or self.opened_bytes >= self._acknowledged_bytes + limits.ACK_EVERY_BYTES
+        )
+
+    def opened(self, received_bytes: int, now: float) -> None:
+        """Note what came of whole records so far.
+
+        On a slow way ACK_EVERY_BYTES take longer than a silent peer is waited for, and its pings
+        wait behind as much as was sent: that it is heard, it has to be told in time.
+        """
+        self.opened_bytes = received_bytes
+        new_bytes = received_bytes - self._acknowledged_bytes
+        if new_bytes > limits.DATA_INLINE_BYTES_MAX and now >= self._acknowledged_at + ACK_EVERY_S:
+            self._is_late = True
 
     @property
     def _is_bulk_due(self) -> bool:
-        return self.has_bulk and not self.holds_bulk
+        held = self._held[_N_URGENT_RINGS:]
+        return any(ring and not kept for ring, kept in zip(self._bulk_rings, held, strict=True))
+
+    @property
+    def _bulk_rings(self) -> tuple[deque[StreamState], ...]:
+        return self._data_rings[_N_URGENT_RINGS:]
 
     @property
     def is_small(self) -> bool:
         """Whether one record takes all that is due: nothing of a bulk stream, or little of one."""
-        bulk = self._data_rings[Priority.BULK]
-        return not self._is_bulk_due or (
-            len(bulk) == 1 and sum(map(len, bulk[0].pending)) <= limits.DATA_INLINE_BYTES_MAX
-        )
+        if not self._is_bulk_due:
+            return True
+        bulk = [stream for ring in self._bulk_rings for stream in ring]
+        return len(bulk) == 1 and sum(map(len, bulk[0].pending)) <= limits.DATA_INLINE_BYTES_MAX
 
-    @property
-    def has_bulk(self) -> bool:
-        """Whether something of a bulk stream waits to be sent, held or not."""
-        return bool(self._data_rings[Priority.BULK])
+    def wants(self, purpose: Purpose) -> bool:
+        """Whether something for this purpose waits to be sent, held or not."""
+        return bool(self._data_rings[_N_URGENT_RINGS + HELD_PURPOSES.index(purpose)])
+
+    def hold(self, purpose: Purpose, *, is_held: bool) -> None:
+        """Keep DATA for this purpose back, or not."""
+        self._held[_N_URGENT_RINGS + HELD_PURPOSES.index(purpose)] = is_held
 
     @property
     def has_credit_waiting(self) -> bool:
@@ -110,7 +143,7 @@ class Outgoing:
             wants = stream.send_credit > 0
         if wants and not stream.in_data_ring:
             stream.in_data_ring = True
-            self._data_rings[stream.priority].append(stream)
+            self._data_rings[_ring_of(stream)].append(stream)
 
     def take(self, head: memoryview, now: float) -> tuple[int, memoryview | None]:
         """See ``SessionCore.take``."""
@@ -120,8 +153,10 @@ class Outgoing:
         used = self._take_control(head, now)
         if self._control_ring:  # the head is full; an OPEN must not come after its DATA
             return used, None
-        for ring in self._data_rings[: Priority.BULK + (not self.holds_bulk)]:
-            while ring:
+        for number, ring in enumerate(self._data_rings):
+            while ring and not self._held[number]:
+                if number >= _N_URGENT_RINGS and used >= self.body_bytes_max:
+                    return used, None  # many small frames are no more than one turn
                 if len(head) - used <= FRAME_HEADER_BYTES + _CONTROL_FRAME_BYTES_MAX:
                     return used, None
                 used, body = self._take_data(ring, head, used)
@@ -137,6 +172,7 @@ class Outgoing:
         has_news = self.opened_bytes > self._acknowledged_bytes
         if self._is_ack_due or (has_news and self._keepalive.has_due):
             self._acknowledged_bytes = self.opened_bytes
+            self._acknowledged_at, self._is_late = now, False
             used = _put(head, used, encode_ack(self.opened_bytes))
         if self._keepalive.has_due:
             used = _put(head, used, self._keepalive.take(now))
@@ -198,6 +234,7 @@ class Outgoing:
     def _note_sent(self, stream: StreamState, first: memoryview, size: int) -> None:
         stream.send_credit -= size
         self.sent_bytes[stream.priority] += size
+        self.sent_for[stream.purpose] += size
         if size == len(first):
             stream.pending.popleft()
             if not stream.pending:
@@ -226,6 +263,12 @@ class Outgoing:
         used = _put(head, used, encode_reset(stream.stream_id, ResetCode(code), reason))
         self._table.remove_if_finished(stream)
         return used
+
+
+def _ring_of(stream: StreamState) -> int:
+    if stream.purpose in HELD_PURPOSES:
+        return _N_URGENT_RINGS + HELD_PURPOSES.index(stream.purpose)
+    return min(stream.priority, Priority.STATE)
 
 
 def _put(head: memoryview, used: int, frame: bytes) -> int:

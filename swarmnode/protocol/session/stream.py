@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from swarmnode import limits
 from swarmnode.protocol.session.inbox import Inbox
+from swarmnode.protocol.uplink import Purpose
 from swarmnode.wire.session import Priority
 
 
@@ -34,6 +35,7 @@ class StreamState:
     priority: Priority
     is_local: bool  # we opened it
     inbox: Inbox
+    purpose: Purpose
     deadline_ms: int = 0  # how long the opener waits for an answer; 0: as long as it takes
 
     # --- what we send

@@ -11,6 +11,7 @@ from swarmnode.protocol.session.effects import Effect, Removed
 from swarmnode.protocol.session.inbox import Inbox
 from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.session.stream import StreamState
+from swarmnode.protocol.uplink import purpose_of
 from swarmnode.wire.frames import FrameKind
 from swarmnode.wire.session import Priority
 
@@ -103,7 +104,10 @@ class StreamTable:
     def _add(
         self, stream_id: int, service: str, priority: Priority, deadline_ms: int, *, is_local: bool
     ) -> StreamState:
-        stream = StreamState(stream_id, service, priority, is_local, Inbox(self.pool), deadline_ms)
+        purpose = purpose_of(service, is_bulk=priority is Priority.BULK)
+        stream = StreamState(
+            stream_id, service, priority, is_local, Inbox(self.pool), purpose, deadline_ms
+        )
         self._streams[stream_id] = stream
         self.opened_total += 1
         return stream

@@ -15,8 +15,8 @@ from swarmnode.strategies.noloco import NoLoCo
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.isolation import is_isolated
-from swarmnode.testing.lab.prose import Prose
 from swarmnode.testing.lab.setups import Settings, StrategyClass
+from swarmnode.testing.lab.text import Prose
 from swarmnode.testing.learning.descent import AdamW, cosine
 
 EVERY = 20  # steps between two meetings

@@ -118,7 +118,7 @@ def evaluate_snapshots(asked: Evaluation) -> Trained:
     vectors, losses = [], []
     for folder in asked.snapshots:
         path, tensors, about = restore.read_weights(Path(folder))
-        restore.load_weights(state, tensors, about, path)
+        restore.load_weights(state.model, state.arena.layout, tensors, about, path)
         vectors.append(state.arena.flat.clone())
         losses.append(state.evaluate())
     state.arena.flat.copy_(torch.stack(vectors).double().mean(0))

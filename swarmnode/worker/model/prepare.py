@@ -33,7 +33,13 @@ def prepare_state(
         SpecMismatch: they are not those of the swarm.
     """
     source = how_to_get(configure.task_package, configure.task_package_version)
-    task = build_task(configure.task, configure.task_config, configure.data_dir, source=source)
+    task = build_task(
+        configure.task,
+        configure.task_config,
+        configure.data_dir,
+        model_dir=configure.model_dir,
+        source=source,
+    )
     if configure.task_version not in (0, task.version):
         source = source or "install the package that has the former"
         raise SpecMismatch(

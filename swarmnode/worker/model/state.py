@@ -21,6 +21,7 @@ from swarmnode.worker.model.device import Device, choose_device, with_fastest_pr
 from swarmnode.worker.model.microbatch import MicroBatches
 
 _LR_ERROR = 1e-5  # of float32, in which some optimizers keep it
+LOSSES_MAX = 256  # more than a curve can show
 
 
 class AppliedRecipe:
@@ -119,6 +120,7 @@ class TrainState:
     batch_parts: int = 1  # into which a batch is cut from the beginning
     recipe: Recipe | None = None  # of the swarm
     has_public_probe: bool = False
+    losses: list[tuple[int, float]] = field(default_factory=list)  # (step, on the held-out probe)
     micro: MicroBatches = field(init=False)
     applied: AppliedRecipe = field(init=False)
 
@@ -206,6 +208,13 @@ class TrainState:
         self.step += 1
         self.tokens += n_batches * self.task.tokens_per_batch
 
+    def note_loss(self, loss: float) -> None:
+        """Remember a loss on the held-out probe; of a long training every other one, and so on."""
+        if math.isfinite(loss):
+            self.losses.append((self.step, loss))
+        if len(self.losses) > LOSSES_MAX:
+            del self.losses[1::2]
+
     def evaluate(self) -> float:
         """Return the loss on the task's held-out probe."""
         self.model.eval()
@@ -276,9 +285,18 @@ class TrainState:
         return self.device.move(self.task.public_probe())
 
 
-def build_task(name: str, config: dict[str, Any], data_dir: str = "", *, source: str = "") -> Task:
+def build_task(
+    name: str,
+    config: dict[str, Any],
+    data_dir: str = "",
+    *,
+    model_dir: str = "",
+    source: str = "",
+) -> Task:
     """Return an instance of task ``name``; see ``load_task``. Raises ConfigError."""
-    return load_task(name, source=source)(config, data_dir=data_dir)
+    task = load_task(name, source=source)(config, data_dir=data_dir)
+    task.model_dir = model_dir
+    return task
 
 
 def build_state(

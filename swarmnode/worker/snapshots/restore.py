@@ -18,8 +18,9 @@ import torch
 
 from swarmnode.errors import ConfigError, CorruptRecord, SpecMismatch
 from swarmnode.strategies.parts import StatePart
+from swarmnode.tensor.layout import Layout
 from swarmnode.tensor.snapshot_format import FETCHED_NAME, About, find_snapshots
-from swarmnode.worker.model.state import TrainState
+from swarmnode.worker.model.state import LOSSES_MAX, TrainState
 from swarmnode.worker.snapshots.atoms import (
     EMA,
     MODEL,
@@ -48,7 +49,7 @@ def load_snapshot(path: Path, state: TrainState, strategy: StatePart) -> None:
         StorageError: it cannot be read.
     """
     tensors, about = read_tensors(path)
-    matching = _matching_weights(state, tensors, about, path)
+    matching = _matching_weights(state.model, state.arena.layout, tensors, about, path)
     buffers = _fitting_buffers(strategy, tensors)
     is_fetched = path.name == FETCHED_NAME
     if is_fetched:
@@ -70,6 +71,7 @@ def load_snapshot(path: Path, state: TrainState, strategy: StatePart) -> None:
             for name, tensor in buffers.items():
                 strategy.buffers()[name].copy_(tensor)
             state.step, state.tokens = about.step, about.tokens
+            state.losses = list(about.losses[-LOSSES_MAX:])
 
 
 def read_weights(place: Path) -> tuple[Path, Tensors, About]:
@@ -95,22 +97,32 @@ def read_weights(place: Path) -> tuple[Path, Tensors, About]:
     return candidates[-1], *read_tensors(candidates[-1])
 
 
-def load_weights(state: TrainState, tensors: Tensors, about: About, path: Path) -> None:
-    """Copy the weights of a snapshot or an export into the model of ``state``.
+def load_weights(
+    model: torch.nn.Module, layout: Layout, tensors: Tensors, about: About, path: Path
+) -> None:
+    """Copy the weights of a snapshot or an export into ``model``, of this layout.
 
     Raises:
         SpecMismatch: they are of another model. Nothing changed.
     """
-    _copy_weights(state, _matching_weights(state, tensors, about, path))
+    matching = _matching_weights(model, layout, tensors, about, path)
+    with torch.no_grad():
+        for name, own in weights(model).items():
+            own.copy_(matching[name])
+
+
+def trained_weights(tensors: Tensors) -> Tensors:
+    """Return the model among the tensors of a snapshot, by its own names."""
+    kept = {name.removeprefix(MODEL): t for name, t in tensors.items() if _is_weight(name)}
+    # Where the recipe has a mean over the last steps, that is the model.
+    return kept | {n.removeprefix(EMA): t for n, t in tensors.items() if n.startswith(EMA)}
 
 
 def export_weights(tensors: Tensors, about: About, folder: Path) -> Path:
     """Write the weights among ``tensors`` to ``folder``; return the file. Raises StorageError."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.safetensors"
-    kept = {name.removeprefix(MODEL): t for name, t in tensors.items() if _is_weight(name)}
-    # Where the recipe has a mean over the last steps, that is the model.
-    kept |= {name.removeprefix(EMA): t for name, t in tensors.items() if name.startswith(EMA)}
+    kept = trained_weights(tensors)
     write_tensors(path, kept, msgspec.structs.replace(about, optimizer_values={}))
     return path
 
@@ -119,16 +131,18 @@ def _is_weight(name: str) -> bool:
     return name.startswith(MODEL) or "/" not in name
 
 
-def _matching_weights(state: TrainState, tensors: Tensors, about: About, path: Path) -> Tensors:
+def _matching_weights(
+    model: torch.nn.Module, layout: Layout, tensors: Tensors, about: About, path: Path
+) -> Tensors:
     """Return what the file has for each weight of the model, by its name. Raises SpecMismatch."""
-    expected = state.arena.layout.layout_hash.hex()
+    expected = layout.layout_hash.hex()
     if about.layout_hash != expected:
         raise SpecMismatch(
             f"{path}: expected weights of layout {expected[:12]}, got {about.layout_hash[:12]} "
             f"(task {about.task}); it belongs to another model, move it away"
         )
     matching: Tensors = {}
-    for name, own in weights(state.model).items():
+    for name, own in weights(model).items():
         found = tensors.get(MODEL + name, tensors.get(name))
         if found is None or found.shape != own.shape:
             raise SpecMismatch(

@@ -1,11 +1,16 @@
-"""Steps with and without snapshots, of the same training in one process.
+"""What holds up steps: snapshots, and the views and merges of exchanges.
 
-Windows of one period each take turns: at the beginning of one a snapshot is asked for, in the
-next none is. The loop around them is the worker's, as far as steps and saves go.
+Snapshots: windows of one period each take turns, of the same training in one process. At the
+beginning of one a snapshot is asked for, in the next none is. The loop around them is the
+worker's, as far as steps and saves go.
+
+Views and merges: those of pairs, piece by piece as between two steps; there are no steps.
 """
 
 from __future__ import annotations
 
+import mmap
+import random
 import shutil
 import statistics
 import tempfile
@@ -15,17 +20,31 @@ from typing import Any
 
 import torch
 
+from swarmnode import limits
 from swarmnode.errors import StorageError
-from swarmnode.ipc.control import SnapshotFailed
+from swarmnode.ipc.control import Apply, PostedIntent, SlotReady, SnapshotFailed, TakeView
+from swarmnode.ipc.records import Partner
+from swarmnode.ipc.segment import Owner, Segment
+from swarmnode.strategies.base import Intent, Kind, Meta
+from swarmnode.strategies.context import Context, TaskFacts
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.bytes_lm import BytesLM
+from swarmnode.tensor.layout import Layout, TensorSpec
+from swarmnode.worker.exchange.handoff import Handoff, Told
+from swarmnode.worker.exchange.intents import PendingIntents
 from swarmnode.worker.model.state import TrainState, build_state
 from swarmnode.worker.snapshots.saver import Report, Saver
 from swarmnode.worker.snapshots.saver import period_s as regular_period_s
 from swarmnode.worker.snapshots.snapshot import SnapshotStore
+from swarmnode.worker.training.clocks import Pauses
 
 _DIM = 512  # of the GPT, 3.1 M parameters in each of its layers; or, for fewer:
 _SMALL_DIM = 64
+_FLOAT32_BYTES = 4
+_ME, _PEER = bytes(32), bytes([1]) * 32
+_XID = bytes(16)
+# From one's own view to what came: more than a processor keeps, so no piece is there already.
+_SLOT_GAP_BYTES = 64 * limits.MIB
 
 
 def bench_snapshots(
@@ -128,3 +147,62 @@ class _Turns:
             self._saver.save_when_due(self._state, self._strategy, last=False, in_passing=True)
             times_s.append(time.perf_counter() - began_s)
         return times_s
+
+
+def bench_pauses(n_params: int, exchanges: int) -> dict[str, Any]:
+    """Return how long steps wait for the views and merges of pairs, and how many wait for one.
+
+    Of a model of so many float32, by the hand-off of a worker; a first exchange is not counted.
+    """
+    strategy = PairAverage({}, torch.zeros(n_params))
+    layout = Layout((TensorSpec("x", (n_params,), "float32"),))
+    strategy.start(Context(_ME, 0, random.Random(0), layout, (_ME,), TaskFacts("bench")))
+    posted: list[PostedIntent] = []
+    intents = PendingIntents(strategy, posted.append)
+    slots = _Slots(n_params)
+    handoff = Handoff(slots, strategy, intents, lambda: Meta(0, 0, 0.0))
+    pauses, state = Pauses(), _state(1, "sgd")
+    for number in range(1 + exchanges):
+        if number == 1:
+            pauses.take()
+        intents.post([Intent(Kind.PAIR, number, (strategy.whole("x"),))], state)
+        handoff.lend(TakeView(number, posted[-1].number))
+        (ready,) = _answers(handoff, pauses)
+        assert isinstance(ready, SlotReady)
+        slots.hand_over(ready.slot, ready.generation, Owner.WORKER)
+        handoff.take(Apply(ready.slot, ready.generation, _XID, Partner(_PEER, 0, 0)))
+        handoff.merge_due(0, at_once=True)
+        _answers(handoff, pauses)
+    waits_s = pauses.take()
+    return {
+        "params": n_params,
+        "pause_ms_p50": 1e3 * statistics.median(waits_s),
+        "pause_ms_max": 1e3 * max(waits_s),
+        "steps_held_up": len(waits_s) / exchanges,
+    }
+
+
+def _answers(handoff: Handoff, pauses: Pauses) -> list[Told]:
+    """Go on as a loop does between its steps, until all is done."""
+    answers: list[Told] = []
+    while handoff.is_working:
+        with pauses.measured(is_training=True):
+            answers += handoff.go_on(pauses.is_over)
+        pauses.begin_step()
+    return answers
+
+
+class _Slots(Segment):
+    """One slot, whose halves are the same memory, a little apart: so it takes half of it."""
+
+    def __init__(self, numel: int) -> None:
+        super().__init__(Segment.create().fd)
+        self.format(2, 1)
+        self._bytes = numel * _FLOAT32_BYTES
+        self._memory = mmap.mmap(-1, self._bytes + _SLOT_GAP_BYTES)
+
+    def halves(self, slot: int) -> tuple[memoryview, memoryview]:
+        """Return (own views, what came)."""
+        assert slot == 0, "there is one"
+        view = memoryview(self._memory)
+        return view[: self._bytes], view[_SLOT_GAP_BYTES:]

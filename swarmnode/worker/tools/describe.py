@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
 from torch.overrides import TorchFunctionMode
 
+from swarmnode.errors import StorageError
 from swarmnode.strategies.fit import check_fit, codecs_sent, members_max, read_topology
 from swarmnode.strategies.registry import build_strategy, check_strategy
 from swarmnode.strategies.streaming import OWN_DATA, Streaming
@@ -29,6 +31,16 @@ class Untrained(NamedTuple):
     task: Task
     model: torch.nn.Module
     arena: Arena
+
+    def save_pretrained(self, folder: Path, *, adapter: bool) -> None:
+        """Write the model as transformers has models. Raises ConfigError, StorageError."""
+        for parameter in self.model.parameters():
+            # The arena is one storage, and writers of files take shared ones for tied weights.
+            parameter.data = parameter.data.clone()
+        try:
+            self.task.save_pretrained(self.model.eval(), str(folder), adapter=adapter)
+        except OSError as error:
+            raise StorageError(f"cannot write to {folder}: {error.strerror}") from error
 
 
 def build_untrained(task: Task) -> Untrained:

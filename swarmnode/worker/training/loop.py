@@ -219,6 +219,7 @@ class Loop:
     def evaluate(self) -> None:
         """Measure the loss on the task's probe."""
         self.reporter.eval_loss = self.state.evaluate()
+        self.state.note_loss(self.reporter.eval_loss)
 
     def note_bad_step(self, loss: float) -> None:
         """Count steps without a finite loss. Raises Diverged after several in a row."""

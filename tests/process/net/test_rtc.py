@@ -34,6 +34,7 @@ from swarmnode.net.rtc.engine import (
 )
 from swarmnode.net.rtc.guards import RTC_GATHER_S
 from swarmnode.protocol.nat.stun import Answer, Endpoint, Question, decode_stun, encode_answer
+from swarmnode.protocol.uplink import on_the_wire
 from swarmnode.wire.connect.nat import RtcAnswer, RtcCandidate, RtcOffer
 from swarmnode.wire.packing import decode_record, encode_record
 from tests.conftest import HANGS_S, ROOT, open_files
@@ -83,6 +84,34 @@ async def test_what_is_no_offer_is_refused(garbage: bytes) -> None:
                 await offer.connect(garbage)
             with pytest.raises(MalformedMessage):  # ours is an offer, no answer
                 await offer.connect(offer.description)
+
+
+async def test_what_datagrams_take_of_the_line_is_counted() -> None:
+    told = {"one": [0, 0], "other": [0, 0]}
+
+    def count(name: str) -> Callable[[int, int], None]:
+        def add(sent_bytes: int, received_bytes: int) -> None:
+            told[name][0] += sent_bytes
+            told[name][1] += received_bytes
+
+        return add
+
+    n_bytes = 1_000_000
+    async with open_rtc(loopback, count("one")) as one, open_rtc(loopback, count("other")) as other:
+        near, far = await connect(one, other)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(near.send_all, memoryview(bytes(n_bytes)))
+            await receive_exactly(far, memoryview(bytearray(n_bytes)))
+        await near.aclose()
+        await far.aclose()
+    # Of 1,253 bytes of a datagram 1,160 are the session's, and those are counted as TCP has them.
+    over = on_the_wire(n_bytes) * 0.03
+    assert told["one"][0] > over, "headers of DTLS and SCTP"
+    assert told["other"][0] > over, "what acknowledges them"
+    # The last bytes of a message that is not here whole yet may count twice.
+    message_bytes = limits.RTC_MESSAGE_BYTES_MAX
+    assert told["one"][0] == pytest.approx(told["other"][1], rel=0.1, abs=2 * message_bytes)
+    assert told["other"][0] == pytest.approx(told["one"][1], rel=0.1, abs=2 * message_bytes)
 
 
 async def test_an_answer_belongs_to_one_offer() -> None:

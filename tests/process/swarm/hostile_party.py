@@ -100,7 +100,7 @@ def hostile_swarm(
 
     ``changes``: of the manifest.
     """
-    party = Party(folder, **(_manifest(setting) | changes))
+    party = Party(folder, **(manifest_of(setting) | changes))
     party.settings["SWARMNODE_CPU_PERCENT"] = str(setting.cpu_percent)
     try:
         first = party.join("creator")
@@ -115,7 +115,7 @@ def hostile_swarm(
         party.close()
 
 
-def _manifest(setting: Setting) -> dict[str, Any]:
+def manifest_of(setting: Setting) -> dict[str, Any]:
     """Return what the manifest says of the task, as ``swarmnode create`` would find it."""
     words = ("describe", f"--task={TASK}", f"--config={json.dumps(MODEL)}")
     words += (f"--strategy={setting.strategy}",)

@@ -59,6 +59,20 @@ def test_without_patience_and_memory_the_same_stall_is_seen(stall: Stall) -> Non
     assert share_left(stall, 1.0, _Endless) < 0.8
 
 
+@pytest.mark.parametrize("every_s", [0.5, 2.0])
+def test_a_wait_that_one_of_them_ends_first_all_of_them_charge_for(every_s: float) -> None:
+    """On a fast network its word ends the wait of all: the staller has it once, not once a member.
+
+    Rolls are opened by one member after the other, so that one of them always is the first.
+    """
+    world = World(every_s=every_s, seed=2, delay_s=0.001)
+    world.run(WARM_S)
+    in_peace = world.commits(since_s=WARM_S / 2) / (WARM_S / 2)
+    world.attack("enlist")
+    world.run(60.0)
+    assert world.commits(since_s=WARM_S) / 60.0 >= 0.85 * in_peace
+
+
 class _Unasked(World):
     """A mutant: that a member is waited for is no reason to ask whether it is there."""
 

@@ -47,7 +47,10 @@ class _Member:
 
 
 class World:
-    """See the module. ``slow_s``: of one honest member's steps, the longest that it may take."""
+    """See the module.
+
+    ``slow_s``: of one honest member's steps, the longest that it may take; ``delay_s``: of a word.
+    """
 
     def __init__(
         self,
@@ -56,11 +59,12 @@ class World:
         seed: int = 1,
         make_patience: Callable[[], RoundPatience] = RoundPatience,
         slow_s: float = 0.0,
+        delay_s: float = _DELAY_S,
     ) -> None:
         self.rng = random.Random(seed)
         self.now = 0.0
         self.every_s = every_s
-        self._slow_s = slow_s
+        self._slow_s, self._delay_s = slow_s, delay_s
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._last: dict[tuple[PeerId, PeerId], float] = {}
@@ -176,7 +180,7 @@ class World:
             return
         match effect:
             case events.Send(peer, message):
-                self._send(member.peer, peer, message, _DELAY_S)
+                self._send(member.peer, peer, message, self._delay_s)
             case events.TakePayload(gid):
                 self._later(member, self._to_boundary_s(member), events.Loaded(gid))
             case events.SendShare(gid, peer, plan, piece, weight):
@@ -222,7 +226,7 @@ class World:
     def _ask_alive(self, member: _Member, peer: PeerId) -> None:
         limit_s = member.patience.answer_s(peer)
         if peer != self.frozen:
-            member.patience.note_answer(peer, 2 * _DELAY_S)
+            member.patience.note_answer(peer, 2 * self._delay_s)
         else:
             self._at(self.now + limit_s, partial(self._silent, member, peer, limit_s))
 
@@ -247,7 +251,7 @@ class World:
                 member.count, member.attempt = lineage, message.attempt
                 self._begin(member)
         elif lineage < member.count:
-            self._send(member.peer, source, wire.Leave(message.gid, "behind"), _DELAY_S)
+            self._send(member.peer, source, wire.Leave(message.gid, "behind"), self._delay_s)
         elif (lineage, message.attempt) > (member.count, member.attempt):
             if member.running:
                 self._feed(member, events.Failed(member.running, "others are further"))

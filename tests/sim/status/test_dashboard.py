@@ -15,8 +15,9 @@ import trio.testing
 from swarmnode import limits
 from swarmnode.config import HostPort
 from swarmnode.daemon.exchange.history import letters_of
-from swarmnode.daemon.status.dashboard import KEY_HEADER, Dashboard
+from swarmnode.daemon.status.dashboard import Dashboard
 from swarmnode.daemon.status.overview import Overview, overview_of
+from swarmnode.dashboard.page import KEY_HEADER
 from swarmnode.net.web.http import HTTP_SEND_DEADLINE_S, HttpServer
 from swarmnode.testing.swarm import UNIX_START_S, SimNode, SimSwarm, sim_swarm
 

@@ -113,6 +113,22 @@ async def test_two_halves_that_both_close_rounds_meet_again(tmp_path, autojump_c
         assert max(after) - min(after) <= 1
 
 
+async def test_parts_of_which_none_is_a_quorum_meet_again(tmp_path, autojump_clock) -> None:
+    """None of their rounds ends: that others wait elsewhere is what tells them."""
+    async with sim_swarm(tmp_path, 5, numel=8, worker=DILOCO) as swarm:
+        await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.1)
+        await until(lambda: all(n.worker.strategy.lineage[0] > 3 for n in swarm.nodes), 60)
+        await until(lambda: len(lineages(swarm)) == 1, 30)
+        split(swarm, (0, 1), (2, 3), (4,))
+        count = float(swarm.nodes[0].worker.strategy.lineage[0])
+
+        def have_gone_on() -> bool:
+            return all(n.worker.strategy.lineage[0] > count + 1 for n in swarm.nodes)
+
+        assert await until(have_gone_on, 150, poll_s=0.1) < 30  # rounds of two seconds
+        assert len(lineages(swarm)) <= 2  # of one chain, a round apart at most
+
+
 async def test_a_minority_goes_over_to_a_lineage_with_fewer_rounds(
     tmp_path, autojump_clock
 ) -> None:

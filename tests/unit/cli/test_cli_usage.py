@@ -79,7 +79,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
         (("leave",), 3, "no swarmnode runs on"),
         (("status", "--home", "/dev/null/x"), 3, "no swarmnode runs on /dev/null/x"),
         (("create",), 2, "Missing argument 'NAME'"),
-        (("create", "demo"), 2, "Missing option '--task'"),
+        (("create", "demo"), 2, "expected a task to train, --task NAME, or a --model"),
         (("create", "Ünï", "--task", "synthetic"), 2, "a swarm's name has 1-64 of a-z 0-9"),
         (("create", "a" * 65, "--task", "synthetic"), 2, "a swarm's name has 1-64 of"),
         (("create", "", "--task", "synthetic"), 2, "a swarm's name has 1-64 of"),

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarmnode import __version__
+from swarmnode import DISTRIBUTION, __version__
 from swarmnode.cli.main import main
 from swarmnode.cli.trust.report import TrustReport, make_report
 from swarmnode.config import Paths
@@ -71,7 +71,7 @@ def test_an_open_swarm_that_this_machine_can_train(paths: Paths) -> None:
     shown = report(paths)
     assert shown.key == encode_base32(SWARM.public_key)
     assert (shown.access, shown.access_until, shown.expires_at) == ("open", None, None)
-    assert shown.task_installed == f"swarmnode {__version__}"
+    assert shown.task_installed == f"{DISTRIBUTION} {__version__}"
     assert shown.task_installed_version == 1
     assert shown.version_ok
     assert shown.obstacles == ()

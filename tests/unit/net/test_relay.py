@@ -28,6 +28,7 @@ from swarmnode.net.relays.relay import INCOMING_SERVICE, RELAY_SERVICE, RelayHol
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.relay.accounts import RELAY_BURST_S, Quota
+from swarmnode.protocol.uplink import Purpose
 from swarmnode.testing.memory_network import MEMORY_LINK_BUFFER_BYTES, MemoryChannel
 from swarmnode.wire.connect.relay import Incoming, LegAnswer, Reserve, encode_leg
 from swarmnode.wire.packing import encode_record
@@ -294,6 +295,76 @@ async def test_bandwidth_is_shared_by_circuits_and_kept_in_all(autojump_clock: M
                 nursery.start_soon(send, c, d, 8)
         assert sum(received.values()) == pytest.approx((20 + RELAY_BURST_S) * rate, rel=0.1)
         assert received["a"] == pytest.approx(received["c"], rel=0.15)
+
+
+async def take_all(_session: Session, stream: Stream) -> None:
+    while await stream.receive():
+        pass
+
+
+async def pour(session: Session) -> None:
+    stream = await session.open_stream("sink")
+    while True:
+        await stream.send(bytes(MIB))
+
+
+@pytest.mark.parametrize("one_way", [False, True])
+async def test_what_is_relayed_keeps_to_the_owner_s_limit(
+    autojump_clock: MockClock, one_way: bool
+) -> None:
+    rate, seconds = 100_000, 60.0
+    async with nodes("a", "b", "r") as (a, b, r):
+        a.has_one_way_only = b.has_one_way_only = one_way
+        b.services.add_stream("sink", take_all)
+        await b.keep(r)
+        session = await a.connect(b.peer, (b.through(r),))
+        line = r.services.traffic.up
+        line.limit(rate)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pour, session)
+            await trio.sleep(30)
+            before = line.total_bytes, r.relay.statistics().relayed_bytes
+            await trio.sleep(seconds)
+            sent, relayed = line.total_bytes, r.relay.statistics().relayed_bytes
+            nursery.cancel_scope.cancel()
+        assert sent - before[0] == pytest.approx(rate * seconds, rel=0.1)
+        assert relayed - before[1] == pytest.approx(rate * seconds, rel=0.15)
+        assert line.for_purpose[Purpose.RELAYING] > 0.9 * line.total_bytes
+        assert not session.is_closed
+
+
+async def test_two_circuits_share_a_thin_line_in_small_turns(autojump_clock: MockClock) -> None:
+    async with nodes("a", "b", "c", "r") as (a, b, c, r):
+        b.services.add_stream("sink", take_all)
+        await b.keep(r)
+        r.services.traffic.up.limit(100_000)
+        busy = await a.connect(b.peer, (b.through(r),))
+        idle = await c.connect(b.peer, (b.through(r),))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pour, busy)
+            await trio.sleep(30)
+            for _ in range(10):
+                asked_at = trio.current_time()
+                await check_echo(idle)
+                assert trio.current_time() - asked_at < 1.5
+                await trio.sleep(0.3)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_relay_that_its_owner_stops_tells_its_peers_why(autojump_clock: MockClock) -> None:
+    async with nodes("a", "b", "r") as (a, b, r):
+        b.services.add_stream("mirror", mirror)
+        await b.keep(r)
+        session = await a.connect(b.peer, (b.through(r),))
+        r.services.traffic.on_relaying("outside of this node's schedule")
+        await session.wait_closed()
+        with pytest.raises(DialFailed, match="the target has no reservation here"):
+            await a.connect(b.peer, (b.through(r),))
+        with pytest.raises(Refused, match=r"quota: outside of this node's schedule"):
+            await b.relays.keep(r.peer, r.address)
+        r.services.traffic.on_relaying("")
+        await b.keep(r)
+        await check_session(await a.connect(b.peer, (b.through(r),)))
 
 
 async def test_requests_stay_quick_on_a_relay_that_is_busy(autojump_clock: MockClock) -> None:

@@ -187,5 +187,5 @@ async def test_a_line_without_a_limit_only_counts() -> None:
     line.spend(10 * MB, 0.0)
     assert line.free_at(0.0) == 0.0
     assert (line.total_bytes, line.throttled_s) == (10 * MB, 0.0)
-    assert line.turn_bytes_max == limits.FRAME_DATA_BYTES_MAX
+    assert line.turn_bytes_max() == limits.FRAME_DATA_BYTES_MAX
     assert line.window_bytes == limits.BULK_WINDOW_BYTES

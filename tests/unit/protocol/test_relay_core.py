@@ -11,6 +11,7 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.relay import events
 from swarmnode.protocol.relay.accounts import RELAY_ACCOUNTS_MAX, RELAY_CONNECTS_BURST, Quota
 from swarmnode.protocol.relay.core import RELAY_CONNECTS_ALL_BURST, RelayCore
+from swarmnode.protocol.uplink import Line
 from swarmnode.wire.connect.relay import Granted, LegAnswer, Refusal, Reserved
 
 UNLIMITED = Quota(
@@ -30,7 +31,7 @@ class Relay:
     """A core, with what every test does to it."""
 
     def __init__(self, quota: Quota = UNLIMITED) -> None:
-        self.core = RelayCore(b"s" * 32, quota)
+        self.core = RelayCore(b"s" * 32, quota, Line())
         self.now = 0.0
         self.command = 0
         self.leg = 0
@@ -183,7 +184,7 @@ def test_tokens_differ_and_depend_on_the_secret() -> None:
     tokens = set()
     for secret in (b"s" * 32, b"t" * 32):
         relay = Relay()
-        relay.core = RelayCore(secret, UNLIMITED)
+        relay.core = RelayCore(secret, UNLIMITED, Line())
         relay.reserve(B)
         for _ in range(3):
             tokens |= set(relay.grant(A, B)[1:])

@@ -16,7 +16,7 @@ from swarmnode.protocol.membership.claims import Ed25519Notary, Notary
 from swarmnode.protocol.membership.health import LivedClock, LocalHealth, SuspicionTimes
 from swarmnode.protocol.membership.swim import SwimCore
 from swarmnode.protocol.membership.swim_events import Changed, MemberState, Send
-from swarmnode.protocol.membership.table import Rumours, retransmissions_max
+from swarmnode.protocol.membership.table import MemberTable, Rumours, retransmissions_max
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swim import Ack, Claim, Message, Nack, Ping, PingRequest, Sync
 
@@ -690,3 +690,19 @@ def test_news_never_passes_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     [(_, ack)] = sent(bench.receive(2, Ping(1, (claim(2),))), Ack)
     assert isinstance(ack, Ack)
     assert len(ack.news) <= 3
+
+
+def test_the_dead_are_called_as_often_as_they_are_many_without_a_wake_in_each_period() -> None:
+    table = MemberTable(random.Random(1))
+    for number in range(1, 9):
+        table.add(IDS[number], claim(number), 0.0, is_met=True)
+    assert table.periods_until_call() == float("inf")  # there is none to call
+    for n_dead in (1, 4):
+        for number in range(1, n_dead + 1):
+            member = table.get(IDS[number])
+            assert member is not None
+            table.set_state(member, MemberState.DEAD, 1.0)
+        drawn = [table.periods_until_call() for _ in range(4000)]
+        assert min(drawn) == 1
+        # As of one coin a period with the share of the dead among nine: 9 / n_dead.
+        assert sum(drawn) / len(drawn) == pytest.approx(9 / n_dead, rel=0.06)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from swarmnode.protocol.blobs.merkle import (
     check_manifest,
     is_in_blob,
     leaf_hash,
+    leaf_hashes,
 )
 from swarmnode.store.blobs import Blob, BlobStore
 from swarmnode.wire.blobs import BlobManifest
@@ -231,3 +233,12 @@ def test_an_inner_node_does_not_pass_as_a_chunk() -> None:
     left, right = leaf_hash(CHUNKS[0]), leaf_hash(CHUNKS[1])
     two = MerkleTree([left, right])
     assert leaf_hash(left + right) != two.root
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1, 54, 55, 56, 62, 63, 64, 118, 119, 126, 127, 128, 5000])
+def test_hashes_of_several_chunks_are_those_of_each(n_bytes: int) -> None:
+    rng = random.Random(n_bytes)
+    chunks = [rng.randbytes(n_bytes) for _ in range(3)] + [rng.randbytes(n_bytes + 1)]
+    expected = [hashlib.sha256(b"\0" + chunk).digest() for chunk in chunks]
+    assert leaf_hashes(chunks) == expected
+    assert [leaf_hash(chunk) for chunk in chunks] == expected

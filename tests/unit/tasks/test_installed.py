@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmnode import __version__
+from swarmnode import DISTRIBUTION, __version__
 from swarmnode.tasks.installed import BUILT_IN, ENTRY_POINT_GROUP, look_at_task
 from swarmnode.tasks.registry import load_task
 
@@ -28,7 +28,7 @@ def install(folder: Path, target: str, files: dict[str, str]) -> None:
 def test_the_built_in_ones(name: str) -> None:
     found = look_at_task(name)
     assert found is not None
-    assert found.package == f"swarmnode {__version__}"
+    assert found.package == f"{DISTRIBUTION} {__version__}"
     assert found.version == load_task(name).version
 
 

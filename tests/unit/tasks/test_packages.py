@@ -82,7 +82,7 @@ def test_without_a_package_the_message_is_as_before() -> None:
     assert "pip install" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["swarmnode", "SwarmNode"])
+@pytest.mark.parametrize("name", ["swarmnode", "SwarmNode", "swarmnode-train", "Swarmnode_Train"])
 def test_our_own_name_is_never_installed_from_the_index(name: str) -> None:
     said = how_to_get(name, "0.2.0")
     assert "git pull in the clone" in said

@@ -13,7 +13,7 @@ from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.bytes_lm import BytesLM
 from swarmnode.tasks.digits import Digits
 from swarmnode.tensor.snapshot_format import FETCHED_NAME, About
-from swarmnode.worker.model.state import build_state
+from swarmnode.worker.model.state import LOSSES_MAX, build_state
 from swarmnode.worker.snapshots import restore, tensorfile
 from swarmnode.worker.snapshots.snapshot import SnapshotStore
 from tests.conftest import open_files
@@ -78,6 +78,27 @@ def test_a_restored_node_goes_on_exactly(trained):
     train(state, 4)
     train(fresh, 4)
     assert torch.equal(fresh.arena.flat, state.arena.flat), "the optimizer's state is part of it"
+
+
+def test_how_the_loss_fell_is_in_a_snapshot_and_comes_from_no_peer(trained):
+    store, state, strategy, path = trained
+    for step in range(1000):
+        state.step = step
+        state.note_loss(5 - step / 1000)
+    state.note_loss(float("nan"))
+    assert LOSSES_MAX // 2 <= len(state.losses) <= LOSSES_MAX
+    assert state.losses == sorted(state.losses)
+    assert state.losses[0] == (0, 5.0)
+    assert state.losses[-1][0] > 990
+    newest = store.save(state, strategy)
+    fresh, other = new_state(seed=99)
+    assert store.restore(fresh, other)
+    assert fresh.losses == state.losses
+    newest.replace(newest.with_name(FETCHED_NAME))
+    path.unlink()
+    joined, other = new_state(seed=99)
+    assert store.restore(joined, other)
+    assert joined.losses == []
 
 
 def test_an_empty_directory_restores_nothing(tmp_path):

@@ -165,7 +165,12 @@ class Exchanges:
                 self._lessor.drop(intent, why)
             return
         self._intents.add(intent)
-        self._driver.feed(events.Available(for_core(intent), self._transfer_limit_s(intent)))
+        self._driver.feed(
+            events.Available(
+                for_core(intent, self._intents.payload_bytes(intent)),
+                self._transfer_limit_s(intent),
+            )
+        )
         self._may_begin.set()
 
     def worker_gone(self) -> None:
@@ -415,6 +420,7 @@ class Exchanges:
 
     def chunk_sent(self, exchange: ExchangeStream) -> None:
         """Note that one more of our chunks has left."""
+        self._driver.feed(events.ChunkSent(exchange.xid))
         self._check_complete(exchange)
 
     def cannot_encode(self, exchange: ExchangeStream, why: str) -> None:

@@ -193,14 +193,15 @@ def _place(intent: PostedIntent) -> tuple[str, int, bool]:
     return intent.tag, intent.fragment, intent.is_open
 
 
-def for_core(intent: PostedIntent) -> events.PairIntent:
-    """Return what the core is to know of an intent."""
+def for_core(intent: PostedIntent, payload_bytes: int) -> events.PairIntent:
+    """Return what the core is to know of an intent, which takes so many bytes on the wire."""
+    n_chunks = count_pieces(intent)
     return events.PairIntent(
         number=intent.number,
         tag=intent.tag,
         fragment=intent.fragment,
         round=intent.round,
-        n_chunks=count_pieces(intent),
+        n_chunks=n_chunks,
         step=intent.step,
         tokens=intent.tokens,
         weight=intent.weight,
@@ -208,6 +209,7 @@ def for_core(intent: PostedIntent) -> events.PairIntent:
         round_skew_max=intent.round_skew_max,
         is_open=intent.is_open,
         adds_up=intent.adds_up,
+        chunk_s=payload_bytes / n_chunks / limits.EXCHANGE_SLOW_BYTES_PER_S,
     )
 
 

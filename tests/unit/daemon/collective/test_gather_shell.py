@@ -237,9 +237,10 @@ async def test_an_author_that_gives_other_bytes_than_it_signed_is_left_out(
         check_same(others, others)
 
 
+@pytest.mark.parametrize("are_usual", [False, True], ids=["first", "usual"])
 @pytest.mark.parametrize("number", range(4))  # one of them makes the set
 async def test_one_that_announces_a_message_and_gives_it_to_none_is_left_out_soon(
-    number: int, autojump_clock
+    number: int, are_usual: bool, autojump_clock
 ) -> None:
     async def hang(session, stream):
         await trio.sleep_forever()
@@ -248,6 +249,8 @@ async def test_one_that_announces_a_message_and_gives_it_to_none_is_left_out_soo
         liar = all_of_them[number]
         others = [member for member in all_of_them if member is not liar]
         liar.node.registry._streams[FETCHES] = hang
+        for member in all_of_them if are_usual else ():
+            member.gathers.patience.note_commit(0.05)
         began_at = trio.current_time()
         for member in all_of_them:
             member.gathers.intent_posted(posted(lineage=0))

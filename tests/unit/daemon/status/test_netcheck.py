@@ -19,8 +19,8 @@ from swarmnode.processes.client import ControlClient
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability
 from swarmnode.protocol.nat.stun import Endpoint
+from swarmnode.protocol.relay import RelayStatistics
 from swarmnode.protocol.relay.accounts import Quota
-from swarmnode.protocol.relay.core import RelayStatistics
 
 PUBLIC = "11.11.11.100"
 NONE, ADDRESS, PORT, UNKNOWN = Dependence
@@ -59,6 +59,14 @@ SERVER = replace(
     reach=OPEN,
     mapping_why=f"this machine's own address {PUBLIC} is public: nothing to map",
 )
+
+
+STATUS = {
+    "connectivity": {"state": "direct", "code": "", "why": "1 peer: 1 direct"},
+    "bootstraps": [],
+    "clock_skew_s": None,
+    "address": "*:7337",
+}
 
 
 def unasked(known: Known) -> Known:
@@ -166,6 +174,7 @@ def test_blocked_udp_is_told_from_no_peer_to_ask() -> None:
         ({"router": "100.64.1.2"}, "the router's own address 100.64.1.2 is not public"),
         ({"router": "192.168.0.7"}, "the router's own address 192.168.0.7 is not public"),
         ({"router": "11.11.22.5"}, "is 11.11.22.5, and peers see 11.11.11.100"),
+        ({"beyond": "100.64.0.1"}, "probably: another router, 100.64.0.1"),
         ({"own": ("100.99.0.4:7337",)}, "own address 100.99.0.4 is one of a provider's NAT"),
         (
             {"mapping_why": "the router x maps no port (PCP: no room, or no public address); do"},
@@ -247,7 +256,9 @@ def test_which_relays_hold_a_place_and_which_do_not() -> None:
     has(say(held, "relays"), "ok", "through sn1r… at 11.11.11.9:443; not sn1s…: it is full")
     many = replace(held, refusing=tuple(f"sn1{number}…: full" for number in range(99)))
     assert len(say(many, "relays").text) < 200
-    has(say(HOME, "relays"), "fail", "none", advice="--role relay")
+    missed = replace(HOME, peers=(PEER, replace(PEER, path="", error="silent")))
+    has(say(missed, "relays"), "fail", "none", advice="--role relay")
+    has(say(HOME, "relays"), "warn", "none", advice="--role relay")
     has(say(replace(HOME, reach=Reachability()), "relays"), "warn", "none", advice=None)
     has(say(replace(HOME, reach=OPEN), "relays"), "ok", "none needed")
 
@@ -317,8 +328,12 @@ def answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[list[Fi
     monkeypatch.setenv("SWARMNODE_HOME", str(tmp_path))
 
     def set_answer(findings: list[Finding]) -> None:
-        def get(_self: ControlClient, path: str, *, deadline_s: float) -> Any:
-            assert path == "/netcheck"
+        def get(_self: ControlClient, path: str, *, deadline_s: float = 0.0) -> Any:
+            if path == "/status":
+                return STATUS
+            if path == "/peers":
+                return []
+            assert path.partition("?")[0] == "/netcheck"
             assert deadline_s > limits.NETCHECK_S
             return msgspec.to_builtins(findings)
 
@@ -340,7 +355,8 @@ def test_the_verb_prints_lines_that_fit_and_keeps_addresses_whole(
     assert way in out
     lines = out.splitlines()
     assert max(map(len, lines)) <= 100
-    assert lines[1].startswith("ok       nat           port-restricted: all peers see")
+    assert lines[0].startswith("ok       connection    Connected: 1 peer: 1 direct.")
+    assert lines[2].startswith("ok       nat           port-restricted: all peers see")
     assert any(line.strip().startswith("-> switch on UPnP") for line in lines)
 
 
@@ -351,7 +367,8 @@ def test_the_verb_prints_json(
     with pytest.raises(SystemExit):
         main(["netcheck", "--json"])
     shown = json.loads(capsys.readouterr().out)
-    assert msgspec.convert(shown, list[Finding]) == find(HOME)
+    assert shown[0]["topic"] == "connection"
+    assert msgspec.convert(shown[1:], list[Finding]) == find(HOME)
 
 
 def test_without_a_node_there_is_one_clear_line(
@@ -364,3 +381,13 @@ def test_without_a_node_there_is_one_clear_line(
     err = capsys.readouterr().err
     assert "no swarmnode runs on" in err
     assert err.count("\n") == 1
+
+
+def test_the_verb_ends_with_1_if_anything_fails(
+    answer: Callable[[list[Finding]], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer([Finding("relays", "fail", "none")])
+    with pytest.raises(SystemExit) as stop:
+        main(["netcheck"])
+    assert stop.value.code == 1
+    assert "fail     relays" in capsys.readouterr().out

@@ -9,7 +9,13 @@ from typing import TypeVar
 from swarmnode.ids import PeerId
 from swarmnode.protocol.dht import events
 from swarmnode.protocol.dht.core import DhtConfig, DhtCore
-from swarmnode.protocol.dht.keys import LOOPBACK, Network, key_bytes, number_of
+from swarmnode.protocol.dht.keys import (
+    LOOPBACK,
+    AddressGroups,
+    Network,
+    key_bytes,
+    number_of,
+)
 from swarmnode.protocol.dht.records import OpenRecord, RecordRules
 from swarmnode.testing.world import ToyIdentity, toy_verify
 from swarmnode.wire import dht as wire
@@ -40,7 +46,7 @@ def make_core(
     number: int = 0, *, addresses: tuple[str, ...] = (), exempt: tuple[Network, ...] = LOOPBACK
 ) -> DhtCore:
     """Return the core of one peer, at time 0."""
-    config = DhtConfig(RULES, boot_epoch=1, unix_offset_s=UNIX_S, exempt=exempt)
+    config = DhtConfig(RULES, boot_epoch=1, unix_offset_s=UNIX_S, groups=AddressGroups(exempt))
     core = DhtCore(identity(number), config, random.Random(number), 0.0)
     core.handle(events.Reachable(addresses), 0.0)
     return core

@@ -440,7 +440,7 @@ def stalled(*intents: PairIntent) -> tuple[Bench, bytes]:
     bench.hear(wire.Ready(xid, 2))
     for intent in intents or (INTENT,):
         bench.feed(Available(intent, LIMIT_S))
-    bench.hear(offer_like(xid=b"s" * 16))
+    bench.hear(offer_like(xid=b"s" * 16, n_chunks=(*intents, INTENT)[0].n_chunks))
     bench.feed(ViewLent(b"s" * 16))
     return bench, b"s" * 16
 

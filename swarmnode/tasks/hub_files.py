@@ -1,0 +1,210 @@
+"""A folder with a model as the Hugging Face hub has it: read and proven, and nothing executed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from swarmnode.errors import ConfigError
+from swarmnode.tasks.base import DataError
+from swarmnode.tasks.tokens import TOKENIZER_FILE, FileTokenizer, Tokenizer
+
+CONFIG_FILE = "config.json"
+# What of a folder says how texts become tokens; transformers reads the last two.
+_TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer_config.json", "chat_template.jinja")
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_FETCHED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.txt", "README.md")
+_JSON_BYTES_MAX = 16 * 1024 * 1024  # an index names each tensor of a large mixture of experts
+NEEDS = "needs {} of the extra hub: pip install '.[hub]' in the clone of swarmnode"
+
+
+class Base:
+    """The folder that training goes on from.
+
+    Raises:
+        ConfigError: it is none, or none that can be trained here.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            import transformers
+        except ImportError as error:
+            raise ConfigError(f"task hub-lm {NEEDS.format('the library transformers')}") from error
+        transformers.utils.logging.disable_progress_bar()
+        self._transformers: Any = transformers
+        self.facts = self._read_json(CONFIG_FILE)
+        if (folder / "adapter_config.json").is_file():
+            raise ConfigError(f"--model: {folder} is an adapter: name the model that it is for")
+        if "quantization_config" in self.facts:
+            raise ConfigError(f"--model: {folder} is quantized: name what it was made from")
+        if not (folder / TOKENIZER_FILE).is_file():
+            raise ConfigError(
+                f"--model: {folder} has no {TOKENIZER_FILE}: save its fast tokenizer there, with"
+                " save_pretrained of transformers"
+            )
+
+    def load(self) -> Any:
+        """Return the model as a module. Raises ConfigError."""
+        model, found = self._of_transformers(
+            "from_pretrained", str(self.folder), use_safetensors=True, output_loading_info=True
+        )
+        missing = sorted(found["missing_keys"])
+        if missing:
+            raise ConfigError(
+                f"--model: {self.folder} lacks {len(missing)} weights of a causal language model,"
+                f" such as {missing[0]}"
+            )
+        return model
+
+    def empty(self) -> Any:
+        """Return the model with no values in it, to see how large it is."""
+        return self._of_transformers("from_config", self._config)
+
+    def sha256(self, what: str) -> str:
+        """Return the hash of ``config``, ``tokenizer`` or ``weights``, in hex."""
+        if what == "weights":
+            return self._weights_sha256()
+        names = (CONFIG_FILE,) if what == "config" else _TOKENIZER_FILES
+        digest = hashlib.sha256()
+        for name in names:
+            if (self.folder / name).is_file():
+                data = (self.folder / name).read_bytes()
+                digest.update(f"{name}\0{len(data)}\0".encode() + data)
+        return digest.hexdigest()
+
+    def tokenizer(self) -> Tokenizer:
+        """Return what makes tokens of texts, with the model's own end of a document."""
+        text_config = self._config.get_text_config()
+        tokenizer = FileTokenizer(self.folder / TOKENIZER_FILE, text_config.vocab_size)
+        end = text_config.eos_token_id
+        end = end[0] if isinstance(end, list) and end else end
+        if isinstance(end, int) and 0 <= end < text_config.vocab_size:
+            tokenizer.end = end
+        return tokenizer
+
+    def copy_tokenizer(self, folder: Path) -> None:
+        """Write the files that are proven to ``folder``. Raises OSError."""
+        for name in _TOKENIZER_FILES:
+            if (self.folder / name).is_file():
+                (folder / name).write_bytes((self.folder / name).read_bytes())
+
+    @cached_property
+    def chat_template(self) -> Any:
+        """From messages to text as the model has learnt it; None: it says nothing of that."""
+        import jinja2  # by which transformers renders, in a sandbox
+
+        found = self._transformers.AutoTokenizer.from_pretrained(
+            str(self.folder), local_files_only=True, trust_remote_code=False
+        )
+        if not found.chat_template:
+            return None
+
+        def render(messages: list[dict[str, str]]) -> str:
+            try:
+                return str(found.apply_chat_template(messages, tokenize=False))
+            # A template refuses in its own words, such as two users in a row.
+            except (jinja2.TemplateError, ValueError, TypeError) as error:
+                why = " ".join(str(error).split())[:200]
+                raise DataError(f"a conversation is none by the model's template: {why}") from error
+
+        return render
+
+    @cached_property
+    def _config(self) -> Any:
+        return self._transformers.AutoConfig.from_pretrained(
+            str(self.folder), local_files_only=True, trust_remote_code=False
+        )
+
+    def _of_transformers(self, how: str, *given: Any, **named: Any) -> Any:
+        if how == "from_pretrained":
+            named |= {"local_files_only": True}
+        make = getattr(self._transformers.AutoModelForCausalLM, how)
+        try:
+            return make(*given, trust_remote_code=False, **named)
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            why = " ".join(str(error).split())[:200]
+            raise ConfigError(f"--model: {self.folder} is no causal model: {why}") from error
+
+    def _weights_sha256(self) -> str:
+        """Hash names, types, shapes and bytes, in the order of the names, in whatever files."""
+        from safetensors import safe_open
+
+        files: dict[str, Any] = {}
+        for path in self._weight_files():
+            opened: Any = safe_open(path, framework="pt")
+            files |= dict.fromkeys(opened.keys(), opened)
+        digest = hashlib.sha256()
+        for name in sorted(files):
+            tensor = files[name].get_tensor(name)
+            digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+    def _weight_files(self) -> list[Path]:
+        """Return the files that transformers reads."""
+        if (self.folder / _WEIGHTS).is_file():
+            return [self.folder / _WEIGHTS]
+        if not (self.folder / _INDEX).is_file():
+            raise ConfigError(
+                f"--model: {self.folder} has no {_WEIGHTS}: other files of weights can hold code,"
+                " and are not read; save it again with save_pretrained of transformers"
+            )
+        names = self._read_json(_INDEX).get("weight_map")
+        if not isinstance(names, dict) or not all(
+            isinstance(name, str) and (self.folder / Path(name).name).is_file()
+            for name in names.values()
+        ):
+            raise ConfigError(f"--model: {self.folder / _INDEX} names files that are not there")
+        return sorted({self.folder / Path(name).name for name in names.values()})
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
+        try:
+            if path.stat().st_size > _JSON_BYTES_MAX:
+                raise ValueError("too large")
+            found = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--model: {path} is no JSON that can be read: {error}") from error
+        if not isinstance(found, dict):
+            raise ConfigError(f"--model: expected an object in {path}")
+        return found
+
+
+def save_model(model: Any, folder: str) -> None:
+    """Write a model of transformers, its config and how it generates to ``folder``."""
+    model.config.name_or_path = ""  # where it was read, on this machine
+    model.save_pretrained(folder)
+
+
+def pinned(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the settings of a new swarm that goes on from the model in ``folder``."""
+    base = Base(folder)
+    hashes = {f"{what}_sha256": base.sha256(what) for what in ("config", "tokenizer", "weights")}
+    return config | hashes
+
+
+def fetch(name: str, revision: str) -> dict[str, str]:
+    """Have a model of the hub in its cache on this machine; return where, and its revision.
+
+    Raises:
+        ConfigError: it cannot be had.
+    """
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ConfigError(f"--model {name} {NEEDS.format('huggingface_hub')}") from error
+    try:
+        folder = huggingface_hub.snapshot_download(
+            name, revision=revision or None, allow_patterns=list(_FETCHED)
+        )
+    # Whatever the hub or the network is like, it is one line for the caller.
+    except (OSError, ValueError, RuntimeError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise ConfigError(f"--model {name}: it cannot be fetched: {why}") from error
+    return {"folder": folder, "revision": Path(folder).name}

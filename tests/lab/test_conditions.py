@@ -1,0 +1,14 @@
+"""A node on a line that is broken says how, in one sentence, and its netcheck ends as it should."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.conditions import CONDITIONS, TELL_S, measure
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_the_condition_is_named(able: None, name: str) -> None:
+    found = measure(name, CONDITIONS[name])
+    assert found["is_right"], found
+    assert found["seconds"] < TELL_S

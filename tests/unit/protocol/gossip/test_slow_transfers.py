@@ -1,0 +1,48 @@
+"""A transfer over a thin line: while it goes on it keeps its place, and no longer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.protocol.gossip.events import Abort, Available, ChunkSent, LocalDone, Send
+from swarmnode.wire.exchange import gossip as wire
+from tests.unit.protocol.gossip.test_exchange import INTENT, LIMIT_S, stalled
+
+SLOW = replace(INTENT, n_chunks=8, chunk_s=17.0)
+SLOW_NEXT = replace(SLOW, number=4, round=8, step=80, tokens=8000)
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_transfer_that_goes_on_slowly_does_not_give_way(is_ours: bool) -> None:
+    """Four million parameters over 1 Mbit/s: other intents of ours wait until it is done."""
+    bench, xid = stalled(SLOW)
+    bench.feed(Available(SLOW_NEXT, LIMIT_S))
+    for index in range(8):
+        effects = bench.wait(0.9 if index == 0 else 16.0)
+        assert not any(isinstance(each, Abort) for each in effects), f"after {index} chunks"
+        if is_ours:
+            bench.feed(ChunkSent(xid))
+        else:
+            bench.hear(wire.Chunk(xid, index))
+    if is_ours:
+        for index in range(8):
+            bench.hear(wire.Chunk(xid, index))
+    assert isinstance(bench.feed(LocalDone(xid))[0], Send), "it is ready"
+
+
+def test_a_transfer_that_has_stopped_gives_way_a_chunk_s_time_later() -> None:
+    bench, xid = stalled(SLOW)
+    bench.feed(Available(SLOW_NEXT, LIMIT_S))
+    bench.hear(wire.Chunk(xid, 0))
+    assert bench.wait(16.9) == []
+    assert bench.wait(0.2)[0] == Abort(xid, "timeout")
+
+
+def test_after_the_last_chunk_no_other_is_waited_for() -> None:
+    bench, xid = stalled(replace(SLOW, n_chunks=1))
+    bench.feed(Available(replace(SLOW_NEXT, n_chunks=1), LIMIT_S))
+    bench.feed(ChunkSent(xid))
+    assert bench.wait(limits.EXCHANGE_PATIENCE_S_MIN)[0] == Abort(xid, "timeout")

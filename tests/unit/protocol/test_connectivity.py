@@ -1,0 +1,131 @@
+"""The one state of a node's line: what it is called, and what is said to be in the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.errors import (
+    AuthenticationFailed,
+    ChannelBroken,
+    DeadlineExceeded,
+    DialFailed,
+    MalformedMessage,
+    Overloaded,
+    SwarmNodeError,
+    VersionMismatch,
+)
+from swarmnode.protocol.connectivity import Bootstrap, Failures, Line, Way, cause_of, judge
+
+PUBLIC = "11.11.11.10"
+DIRECT, PUNCHED, RTC, RELAYED = (
+    Way(path, PUBLIC if path in ("direct", "punched-tcp") else "")
+    for path in ("direct", "punched-tcp", "rtc", "relay")
+)
+RELAY = Way("direct", PUBLIC, is_relay=True)
+LAN = Way("direct", "192.168.1.5")
+LATE = limits.ALONE_ALARM_S
+
+
+def dead(cause: Any, address: str = f"{PUBLIC}:7337") -> Bootstrap:
+    return Bootstrap("sn1a", address, cause=cause, error=f"{address}: {cause}")
+
+
+@pytest.mark.parametrize(
+    ("line", "state", "code"),
+    [
+        (Line(ways=(DIRECT, RELAYED)), "direct", ""),
+        (Line(ways=(Way("direct", "2a00:f00d::9"),)), "direct", ""),
+        (Line(ways=(RELAY, PUNCHED, RELAYED)), "punched", ""),
+        (Line(ways=(RELAY, RTC)), "punched", ""),
+        (Line(ways=(RELAY, RELAYED), relays_held=1), "relayed", ""),
+        (Line(ways=(RELAY,), relays_held=1), "relayed", ""),
+        (Line(ways=(RELAY,), is_reached="yes"), "direct", ""),
+        (Line(ways=(LAN, Way("direct", "127.0.0.1"))), "local", ""),
+        (Line(ways=(Way("direct", "fe80::1%eth0"),)), "local", ""),
+        (Line(ways=(LAN, RELAYED), relays_held=1), "relayed", ""),
+        (Line(ways=(Way("other"),)), "direct", ""),
+        (Line(ways=(DIRECT,), is_reached="no"), "direct", "no-relay"),
+        (Line(ways=(DIRECT,), is_reached="no", relays_refusing=1), "direct", "relays-full"),
+        (Line(ways=(DIRECT,), is_reached="no", relays_held=1, relays_refusing=1), "direct", ""),
+        (Line(), "alone", "none-known"),
+        (Line(bootstraps=(Bootstrap("sn1a", "x:1"),)), "alone", "starting"),
+        (Line(bootstraps=(dead("silent"),)), "alone", "silent"),
+        (Line(bootstraps=(dead("silent"),), has_network=False), "alone", "no-network"),
+        (Line(lost=2, bootstraps=(dead("silent"),)), "alone", "lost"),
+        (Line(unreached=3, quiet_s=LATE), "alone", "lost"),
+        (Line(unreached=3), "alone", "starting"),
+    ],
+)
+def test_every_line_has_a_state_and_what_is_wrong(line: Line, state: str, code: str) -> None:
+    found = judge(line)
+    assert (found.state, found.code) == (state, code)
+    assert found.why
+
+
+def test_the_cause_that_most_addresses_share_is_said_and_of_equals_the_most_telling() -> None:
+    line = Line(bootstraps=(dead("refused"), dead("silent", "b:1"), dead("silent", "c:1")))
+    found = judge(line)
+    assert found.code == "silent"
+    assert "none of 3 known addresses" in found.why
+    assert "b:1: silent" in found.why
+    assert judge(Line(bootstraps=line.bootstraps[:2])).code == "refused"
+
+
+def test_a_node_is_alarmed_when_it_has_been_alone_for_a_while() -> None:
+    """A node that has just started is alone, and so is the first one of its swarm."""
+    line = Line(bootstraps=(dead("refused"),), quiet_s=LATE - 1)
+    assert not judge(line).is_alarming
+    assert judge(replace(line, quiet_s=LATE)).is_alarming
+    assert judge(replace(line, has_network=False, quiet_s=LATE)).is_alarming
+    assert judge(Line(lost=1)).is_alarming
+    assert not judge(Line(quiet_s=9e9)).is_alarming
+    assert not judge(replace(line, ways=(DIRECT,), quiet_s=LATE)).is_alarming
+
+
+def test_no_room_at_relays_is_alarming_where_peers_are_missed() -> None:
+    line = Line(ways=(DIRECT,), is_reached="no", relays_refusing=2)
+    assert not judge(line).is_alarming
+    assert judge(replace(line, unreached=1)).is_alarming
+
+
+@pytest.mark.parametrize(
+    ("error", "has_opened", "cause"),
+    [
+        (DialFailed("x", cause="refused"), False, "refused"),
+        (DialFailed("x", cause="no-name"), False, "no-name"),
+        (DialFailed("x"), False, "silent"),
+        (DeadlineExceeded("connecting", 10), False, "silent"),
+        (DeadlineExceeded("TLS", 10), True, "no-handshake"),
+        (ChannelBroken("reset"), True, "cut-off"),
+        (AuthenticationFailed("x"), True, "other-key"),
+        (VersionMismatch("x"), True, "other-version"),
+        (Overloaded("x"), True, "busy"),
+        (MalformedMessage("x"), True, "not-a-node"),
+    ],
+)
+def test_causes(error: SwarmNodeError, has_opened: bool, cause: str) -> None:
+    assert cause_of(error, has_opened=has_opened) == cause
+
+
+def test_of_each_address_the_last_failure_is_kept_until_it_works() -> None:
+    failures = Failures()
+    assert failures.of("a:1") == ("", "")
+    failures.note("a:1", DialFailed("first"), has_opened=False)
+    failures.note("a:1", DialFailed("then", cause="refused"), has_opened=False)
+    # It was not dialled this time, so that says nothing of the address.
+    failures.note("a:1", Overloaded("dialled often"), has_opened=False)
+    assert failures.of("a:1") == ("refused", "then")
+    failures.forget("a:1")
+    assert failures.of("a:1") == ("", "")
+
+
+def test_failures_have_a_bound_and_the_oldest_go() -> None:
+    failures = Failures()
+    for n in range(limits.DIAL_ERRORS_KEPT_MAX + 1):
+        failures.note(f"a:{n}", DialFailed("x"), has_opened=False)
+    assert failures.of("a:0") == ("", "")
+    assert failures.of("a:1") != ("", "")
