@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
@@ -20,7 +21,7 @@ import trio
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.meeting import ITEM_BYTES_MAX
 
-INSTALL = "pip install 'swarmnode[rendezvous]'"
+INSTALL = "pip install '.[rendezvous]' in the clone of swarmnode"
 # Nodes that introduce newcomers to the DHT, run by those who wrote its clients.
 WELL_KNOWN = (
     "dht.libtorrent.org:25401",
@@ -112,7 +113,8 @@ async def open_mainline(nodes: Sequence[str], *, is_local: bool) -> AsyncIterato
 
 def _start(settings: dict[str, Any]) -> Any:
     try:
-        import libtorrent  # of the extra, and 10 MB
+        # Of the extra, and 10 MB.
+        libtorrent: Any = import_module("libtorrent")
     except ImportError as error:  # it is there, and a library that it needs is not
         raise OSError(f"libtorrent cannot be loaded: {error}") from error
 
@@ -184,7 +186,7 @@ class _Session:
         place = _octets(alert.key), _octets(alert.salt)
         value, sequence = alert.item, int(alert.seq)
         held = self._found.get(place)
-        # Whoever has the key may have written a number or a list; only bytes can be ours.
+        # The holder of the key may have written a number or a list; only bytes can be ours.
         is_ours = isinstance(value, bytes) and 0 < len(value) <= ITEM_BYTES_MAX
         if is_ours and (held is None or sequence >= held.sequence):
             self._found[place] = Item(value, sequence)

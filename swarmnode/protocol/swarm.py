@@ -129,9 +129,11 @@ def parse_link(text: str) -> SwarmLink:
             zones.append(value)
         elif field_name == "i":
             invite = _decode_invite(value)
-    if len(key) != PUBLIC_KEY_BYTES or len(meeting) not in (0, PUBLIC_KEY_BYTES):
+    if len(meeting) not in (0, PUBLIC_KEY_BYTES):
+        raise ConfigError(f"the meeting key (r=) in the link has not {PUBLIC_KEY_BYTES} bytes")
+    if len(key) != PUBLIC_KEY_BYTES:
         raise ConfigError(
-            f"the keys (k=, r=) in the link must have {PUBLIC_KEY_BYTES} bytes, k has {len(key)}:"
+            f"the swarm key (k=) in the link must have {PUBLIC_KEY_BYTES} bytes, it has {len(key)}:"
             " copy the link whole, as `swarmnode create` printed it"
         )
     if len(hints) > BOOTSTRAP_HINTS_MAX:

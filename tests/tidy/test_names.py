@@ -44,7 +44,6 @@ IDLE: dict[str, str] = {
         )
     },
     "swarmnode.strategies.merge:rda": "all at once: what the merge of nodes apart is compared with",
-    "Listener.strangers": "what tests watch a listener by",
     "SlotLessor.unmerged": "what tests watch a lessor by",
 }
 # What other people's programs call.

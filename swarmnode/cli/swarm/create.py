@@ -31,6 +31,7 @@ from swarmnode.config import NodeConfig, Paths, load_config
 from swarmnode.errors import ConfigError, Refused
 from swarmnode.memory import MainMemory, main_memory
 from swarmnode.processes.worker_tools import model_folder, stream_offline
+from swarmnode.protocol.identity import Signer
 from swarmnode.quantities import parse_count
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
 from swarmnode.wire.recipe import Recipe
@@ -357,6 +358,19 @@ def _words(described: dict[str, Any]) -> str:
     return " ".join(words) + (f", codec {codecs}" if codecs else "")
 
 
+def _grant_meeting(name: str, swarm: Signer, config: NodeConfig) -> bytes:
+    """Let members tell strangers elsewhere where they are; b"" if none could ask."""
+    from swarmnode.config import is_loopback
+    from swarmnode.protocol.meeting import make_grant
+    from swarmnode.store.keys import load_or_create_identity
+
+    is_here = is_loopback(config.listen_address.host) and not config.mainline_nodes
+    if is_here or "mainline" not in config.rendezvous:
+        return b""
+    key_file = config.paths.swarm(name).meeting_key
+    return make_grant(name, swarm, load_or_create_identity(key_file).public_key)
+
+
 def write_swarm(
     name: str,
     config: NodeConfig,
@@ -369,7 +383,6 @@ def write_swarm(
     recipe: Recipe | None = None,
 ) -> tuple[str, str]:
     """Sign and write a manifest of what was ``described``; return the link and this node's id."""
-    from swarmnode.config import is_loopback
     from swarmnode.daemon.transport.reach import reachable_addresses
     from swarmnode.ids import PUBLIC_KEY_BYTES
     from swarmnode.limits import BOOTSTRAP_HINTS_MAX, ZONES_MAX
@@ -385,14 +398,7 @@ def write_swarm(
     node = load_or_create_identity(paths.node_key)
     addresses = config.advertise or reachable_addresses(config.listen)
     swarm = load_or_create_identity(paths.swarm(name).swarm_key)
-    grant = b""
-    is_here = is_loopback(config.listen_address.host) and not config.mainline_nodes
-    if "mainline" in config.rendezvous and not is_here:
-        # Strangers elsewhere may look for it: members tell them where they are by this key.
-        from swarmnode.protocol.meeting import make_grant
-
-        meeting = load_or_create_identity(paths.swarm(name).meeting_key)
-        grant = make_grant(name, swarm, meeting.public_key)
+    grant = _grant_meeting(name, swarm, config)
     now = int(time.time())
     package, package_version = package_of(described["task"])
     manifest = Manifest(

@@ -329,16 +329,8 @@ class Visitor:
                 self.known.add(hint.peer)
                 self.discovery.discovered(hint.peer, addresses)
                 if told.swarm_key and told.via != "entries":
-                    claim = Claim(
-                        told.name,
-                        told.swarm_key,
-                        told.via,
-                        hint.peer,
-                        addresses,
-                        told.members,
-                        told.made,
-                    )
-                    self.claims.append(claim)
+                    said = (told.name, told.swarm_key, told.via, hint.peer, addresses)
+                    self.claims.append(Claim(*said, told.members, told.made))
                     self.claimed.set()
 
     async def fetch_manifest(self, link: SwarmLink) -> Manifest:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from swarmnode.config import NodeConfig
 from swarmnode.ids import PeerId
@@ -113,8 +114,9 @@ def place() -> Identity:
     return meeting.name_identity("main", "demo", meeting.slot_of(SWARM.public_key))
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_a_name_leads_to_the_meeting_key_and_that_to_members() -> None:
+async def test_a_name_leads_to_the_meeting_key_and_that_to_members(
+    autojump_clock: MockClock,
+) -> None:
     old = Hint(SELF, "8.8.4.4:7337")
     store, told = FakeStore({place().public_key: an_item(old)}), []
     store.items[MEETING.public_key] = an_item(HINT)
@@ -126,9 +128,10 @@ async def test_a_name_leads_to_the_meeting_key_and_that_to_members() -> None:
     assert [each.hints for each in told] == [[old]]
 
 
-@pytest.mark.usefixtures("autojump_clock")
 @pytest.mark.parametrize("value", [b"junk", b"", an_item(HINT)[:-1], bytes(5000)])
-async def test_what_is_no_item_of_the_swarm_is_not_told(value: bytes) -> None:
+async def test_what_is_no_item_of_the_swarm_is_not_told(
+    autojump_clock: MockClock, value: bytes
+) -> None:
     store, told = FakeStore({place().public_key: value, MEETING.public_key: value}), []
     await strangers(store, told).look(Sought.by(LINK))
     assert told == []
@@ -137,8 +140,7 @@ async def test_what_is_no_item_of_the_swarm_is_not_told(value: bytes) -> None:
     assert told == []  # another swarm is meant
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_each_way_is_off_without_its_word() -> None:
+async def test_each_way_is_off_without_its_word(autojump_clock: MockClock) -> None:
     store, told = FakeStore({MEETING.public_key: an_item(HINT)}), []
     zones = ("example.test",)
     await strangers(store, told, dns_seeds=zones, rendezvous=("link",)).look(Sought.by(LINK))
@@ -149,8 +151,9 @@ async def test_each_way_is_off_without_its_word() -> None:
     assert [each.via for each in told] == ["dns", "mainline"]
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_a_node_with_a_neighbour_asks_no_stranger_and_one_alone_does() -> None:
+async def test_a_node_with_a_neighbour_asks_no_stranger_and_one_alone_does(
+    autojump_clock: MockClock,
+) -> None:
     store, told = FakeStore({MEETING.public_key: an_item(HINT)}), []
     part = FakePart()
     part.manifest.grant = b""  # it can write nothing, so it has no other business
@@ -164,8 +167,9 @@ async def test_a_node_with_a_neighbour_asks_no_stranger_and_one_alone_does() -> 
     assert HINT in told[0].hints
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_a_member_hears_the_seed_says_it_and_writes_where_members_are() -> None:
+async def test_a_member_hears_the_seed_says_it_and_writes_where_members_are(
+    autojump_clock: MockClock,
+) -> None:
     junk = {number: {REGISTER: f"junk {number}"} for number in range(40)}
     part = FakePart(registers={**junk, PEER: {REGISTER: meeting.seed_text(MEETING)}})
     store = FakeStore()
@@ -179,13 +183,14 @@ async def test_a_member_hears_the_seed_says_it_and_writes_where_members_are() ->
     assert store.puts == 2  # it is as good a minute later
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_peers_that_are_not_trusted_are_not_named_and_an_old_item_is_written_anew() -> None:
+async def test_peers_that_are_not_trusted_are_not_named_and_an_old_item_is_written_anew(
+    autojump_clock: MockClock,
+) -> None:
     part, store = FakePart(), FakeStore()
     part.distrusted.add(PEER)
     with trio.move_on_after(60):
         await strangers(store, []).run(LINK, lambda: part, MEETING)  # type: ignore[arg-type, return-value]
     assert [hint.peer for hint in meeting.hints_in(written(store))] == [SELF]
-    with trio.move_on_after(meeting.ITEM_FRESH_S):
+    with trio.move_on_after(meeting.ITEM_FRESH_S / 2):
         await strangers(store, []).run(LINK, lambda: part, MEETING)  # type: ignore[arg-type, return-value]
     assert store.puts == 4
