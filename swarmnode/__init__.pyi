@@ -5,3 +5,4 @@ from swarmnode.tasks.base import Task as Task
 from swarmnode.tasks.base import TaskConfig as TaskConfig
 
 __version__: str
+DISTRIBUTION: str
