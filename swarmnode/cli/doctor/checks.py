@@ -67,7 +67,7 @@ def check_versions() -> Iterator[Finding]:
     """Which versions run here."""
     found = versions()
     said = ", ".join(f"{name} {text}" for name, text in found.items() if name not in LIBRARIES)
-    if found["native"] == "reference":
+    if found["native"] == "numpy":
         advice = "Codecs run in numpy, many times slower: install a C compiler, then swarmnode."
         yield Finding("versions", "WARN", said, advice)
     else:

@@ -60,6 +60,22 @@ def test_every_line_is_there_and_the_exit_code_counts_failures(
     assert ran.return_value == 1
 
 
+def test_codecs_without_the_extension_are_a_warning() -> None:
+    # In a process of its own: which codecs a process uses is decided once.
+    program = "from swarmnode.cli.doctor.checks import check_versions as c; print(next(c()).level)"
+    levels = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"SWARMNODE_NATIVE": isa},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for isa in ("ref", "numpy")
+    ]
+    assert levels == ["OK", "WARN"]
+
+
 def test_a_machine_that_is_well_ends_with_0(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LISTEN", "METRICS", "DASHBOARD"):
         monkeypatch.setenv(f"SWARMNODE_{name}", "127.0.0.1:0")
