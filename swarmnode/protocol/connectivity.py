@@ -98,7 +98,7 @@ class Way:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class LineFacts:
     """What is known. ``lost``: sessions that have lost their channel, and wait for another."""
 
     ways: tuple[Way, ...] = ()
@@ -112,12 +112,12 @@ class Line:
     quiet_s: float = 0.0  # since the last session, or the start
 
 
-def judge(line: Line) -> Connectivity:
+def judge(line: LineFacts) -> Connectivity:
     """Return the state and what is wrong. Cost: O(sessions + bootstraps)."""
     return _connected(line) if line.ways else _alone(line)
 
 
-def _connected(line: Line) -> Connectivity:
+def _connected(line: LineFacts) -> Connectivity:
     far = [way for way in line.ways if not way.is_local]
     if not far:
         return Connectivity("local", "", f"{_peers(line)} on this machine or its LAN, none beyond")
@@ -134,7 +134,7 @@ def _connected(line: Line) -> Connectivity:
     return Connectivity(_BY_RANK[rank], "", why if members else f"{why}; relays only")
 
 
-def _alone(line: Line) -> Connectivity:
+def _alone(line: LineFacts) -> Connectivity:
     tried = [each for each in line.bootstraps if each.cause]
     is_late = line.quiet_s >= limits.ALONE_ALARM_S
     if not line.has_network:
@@ -155,7 +155,7 @@ def _alone(line: Line) -> Connectivity:
     return Connectivity("alone", "none-known", "no address of another peer is known yet")
 
 
-def _peers(line: Line) -> str:
+def _peers(line: LineFacts) -> str:
     return "1 peer" if len(line.ways) == 1 else f"{len(line.ways)} peers"
 
 

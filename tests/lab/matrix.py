@@ -176,7 +176,7 @@ def summary(results: list[Result]) -> dict[str, Any]:
 
 
 def _run_conditions(wanted: str, *, as_json: bool, parser: argparse.ArgumentParser) -> int:
-    from tests.lab.conditions import CONDITIONS, measure_all
+    from tests.lab.broken.conditions import CONDITIONS, measure_all
 
     names = [*CONDITIONS] if wanted == "all" else wanted.split(",")
     if not set(names) <= CONDITIONS.keys():

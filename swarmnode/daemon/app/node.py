@@ -32,7 +32,7 @@ from swarmnode.daemon.app.training import (
     make_briefing,
     make_training,
 )
-from swarmnode.daemon.discovery.composition import can_meet, compose, make_beacon, meets_strangers
+from swarmnode.daemon.discovery.composition import can_meet, compose, make_beacon
 from swarmnode.daemon.discovery.rendezvous import ManifestKeeper, SwarmRendezvous, check_strategy
 from swarmnode.daemon.exchange.history import ExchangeLog
 from swarmnode.daemon.exchange.pair.transfer import ExchangeTotals
@@ -139,9 +139,7 @@ class Node:
             self_id=identity.peer_id,
             env=env,
             is_lonely=self._is_lonely,
-            elsewhere=config
-            if meets_strangers(config, transport) and can_meet(config, link)
-            else None,
+            elsewhere=config if can_meet(config, transport, link) else None,
         )
         self.beacon = self._make_beacon(lan) if config.lan else None
         self._manifests = ManifestKeeper(link, config.paths, env, composition.services)

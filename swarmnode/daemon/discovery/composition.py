@@ -78,10 +78,10 @@ def meets_strangers(config: NodeConfig, transport: Transport) -> bool:
     return bool(is_named) or not is_loopback(config.listen_address.host)
 
 
-def can_meet(config: NodeConfig, link: SwarmLink) -> bool:
+def can_meet(config: NodeConfig, transport: Transport, link: SwarmLink) -> bool:
     """Whether this node has anything to ask them with, or a key that others need for that."""
     ways = config.rendezvous
-    return (
+    return meets_strangers(config, transport) and (
         ("mainline" in ways and bool(find_spec("libtorrent")))
         or ("dns" in ways and bool(config.dns_seeds or link.zones))
         or ("entries" in ways and bool(config.entry_nodes))

@@ -29,7 +29,7 @@ from swarmnode.errors import NotRunning
 from swarmnode.ids import PeerId
 from swarmnode.net.paths import path_of
 from swarmnode.net.session import Session
-from swarmnode.protocol.connectivity import Bootstrap, Connectivity, Line, Way, judge
+from swarmnode.protocol.connectivity import Bootstrap, Connectivity, LineFacts, Way, judge
 from swarmnode.store.volunteer import Mark
 from swarmnode.telemetry.metrics import Histogram
 from swarmnode.tensor.codec import active_isa
@@ -200,9 +200,7 @@ class NodeView:
         node, work, swarm = self.node, self.work.figures(), self.membership.figures()
         sent, received = self.bytes_by_plane()
         results = self.work.exchange_results()
-        mixing = self.mixing.figures
-        took = self.exchange_duration.snapshot()
-        verdict = node.volunteer.verdict
+        mixing, verdict = self.mixing.figures, node.volunteer.verdict
         connectivity = self.connectivity(now)
         return NodeStatus(
             swarm=node.swarm,
@@ -264,15 +262,19 @@ class NodeView:
             line_received_bytes=node.volunteer.traffic.down.by_purpose(),
             connectivity=connectivity,
             bootstraps=self.bootstraps(),
-            exchange_s_mean=took.sum / sum(took.counts) if any(took.counts) else None,
+            exchange_s_mean=self._exchange_s_mean(),
         )
+
+    def _exchange_s_mean(self) -> float | None:
+        took = self.exchange_duration.snapshot()
+        return took.sum / sum(took.counts) if any(took.counts) else None
 
     def connectivity(self, now: float) -> Connectivity:
         """Return how this node is connected; ``now`` is monotonic."""
         network, nat, own = self.node.network, self.node.nat(), self.node.own_addresses()
         open_ = {peer: each for peer, each in network.sessions.items() if not each.is_suspended}
         return judge(
-            Line(
+            LineFacts(
                 ways=tuple(_way_of(each, self._role_of(peer)) for peer, each in open_.items()),
                 lost=len(network.sessions) - len(open_),
                 bootstraps=self.bootstraps(),

@@ -18,7 +18,7 @@ from swarmnode.errors import (
     SwarmNodeError,
     VersionMismatch,
 )
-from swarmnode.protocol.connectivity import Bootstrap, Failures, Line, Way, cause_of, judge
+from swarmnode.protocol.connectivity import Bootstrap, Failures, LineFacts, Way, cause_of, judge
 
 PUBLIC = "11.11.11.10"
 DIRECT, PUNCHED, RTC, RELAYED = (
@@ -37,57 +37,61 @@ def dead(cause: Any, address: str = f"{PUBLIC}:7337") -> Bootstrap:
 @pytest.mark.parametrize(
     ("line", "state", "code"),
     [
-        (Line(ways=(DIRECT, RELAYED)), "direct", ""),
-        (Line(ways=(Way("direct", "2a00:f00d::9"),)), "direct", ""),
-        (Line(ways=(RELAY, PUNCHED, RELAYED)), "punched", ""),
-        (Line(ways=(RELAY, RTC)), "punched", ""),
-        (Line(ways=(RELAY, RELAYED), relays_held=1), "relayed", ""),
-        (Line(ways=(RELAY,), relays_held=1), "relayed", ""),
-        (Line(ways=(RELAY,), is_reached="yes"), "direct", ""),
-        (Line(ways=(LAN, Way("direct", "127.0.0.1"))), "local", ""),
-        (Line(ways=(Way("direct", "fe80::1%eth0"),)), "local", ""),
-        (Line(ways=(LAN, RELAYED), relays_held=1), "relayed", ""),
-        (Line(ways=(Way("other"),)), "direct", ""),
-        (Line(ways=(DIRECT,), is_reached="no"), "direct", "no-relay"),
-        (Line(ways=(DIRECT,), is_reached="no", relays_refusing=1), "direct", "relays-full"),
-        (Line(ways=(DIRECT,), is_reached="no", relays_held=1, relays_refusing=1), "direct", ""),
-        (Line(), "alone", "none-known"),
-        (Line(bootstraps=(Bootstrap("sn1a", "x:1"),)), "alone", "starting"),
-        (Line(bootstraps=(dead("silent"),)), "alone", "silent"),
-        (Line(bootstraps=(dead("silent"),), has_network=False), "alone", "no-network"),
-        (Line(lost=2, bootstraps=(dead("silent"),)), "alone", "lost"),
-        (Line(unreached=3, quiet_s=LATE), "alone", "lost"),
-        (Line(unreached=3), "alone", "starting"),
+        (LineFacts(ways=(DIRECT, RELAYED)), "direct", ""),
+        (LineFacts(ways=(Way("direct", "2a00:f00d::9"),)), "direct", ""),
+        (LineFacts(ways=(RELAY, PUNCHED, RELAYED)), "punched", ""),
+        (LineFacts(ways=(RELAY, RTC)), "punched", ""),
+        (LineFacts(ways=(RELAY, RELAYED), relays_held=1), "relayed", ""),
+        (LineFacts(ways=(RELAY,), relays_held=1), "relayed", ""),
+        (LineFacts(ways=(RELAY,), is_reached="yes"), "direct", ""),
+        (LineFacts(ways=(LAN, Way("direct", "127.0.0.1"))), "local", ""),
+        (LineFacts(ways=(Way("direct", "fe80::1%eth0"),)), "local", ""),
+        (LineFacts(ways=(LAN, RELAYED), relays_held=1), "relayed", ""),
+        (LineFacts(ways=(Way("other"),)), "direct", ""),
+        (LineFacts(ways=(DIRECT,), is_reached="no"), "direct", "no-relay"),
+        (LineFacts(ways=(DIRECT,), is_reached="no", relays_refusing=1), "direct", "relays-full"),
+        (
+            LineFacts(ways=(DIRECT,), is_reached="no", relays_held=1, relays_refusing=1),
+            "direct",
+            "",
+        ),
+        (LineFacts(), "alone", "none-known"),
+        (LineFacts(bootstraps=(Bootstrap("sn1a", "x:1"),)), "alone", "starting"),
+        (LineFacts(bootstraps=(dead("silent"),)), "alone", "silent"),
+        (LineFacts(bootstraps=(dead("silent"),), has_network=False), "alone", "no-network"),
+        (LineFacts(lost=2, bootstraps=(dead("silent"),)), "alone", "lost"),
+        (LineFacts(unreached=3, quiet_s=LATE), "alone", "lost"),
+        (LineFacts(unreached=3), "alone", "starting"),
     ],
 )
-def test_every_line_has_a_state_and_what_is_wrong(line: Line, state: str, code: str) -> None:
+def test_every_line_has_a_state_and_what_is_wrong(line: LineFacts, state: str, code: str) -> None:
     found = judge(line)
     assert (found.state, found.code) == (state, code)
     assert found.why
 
 
 def test_the_cause_that_most_addresses_share_is_said_and_of_equals_the_most_telling() -> None:
-    line = Line(bootstraps=(dead("refused"), dead("silent", "b:1"), dead("silent", "c:1")))
+    line = LineFacts(bootstraps=(dead("refused"), dead("silent", "b:1"), dead("silent", "c:1")))
     found = judge(line)
     assert found.code == "silent"
     assert "none of 3 known addresses" in found.why
     assert "b:1: silent" in found.why
-    assert judge(Line(bootstraps=line.bootstraps[:2])).code == "refused"
+    assert judge(LineFacts(bootstraps=line.bootstraps[:2])).code == "refused"
 
 
 def test_a_node_is_alarmed_when_it_has_been_alone_for_a_while() -> None:
     """A node that has just started is alone, and so is the first one of its swarm."""
-    line = Line(bootstraps=(dead("refused"),), quiet_s=LATE - 1)
+    line = LineFacts(bootstraps=(dead("refused"),), quiet_s=LATE - 1)
     assert not judge(line).is_alarming
     assert judge(replace(line, quiet_s=LATE)).is_alarming
     assert judge(replace(line, has_network=False, quiet_s=LATE)).is_alarming
-    assert judge(Line(lost=1)).is_alarming
-    assert not judge(Line(quiet_s=9e9)).is_alarming
+    assert judge(LineFacts(lost=1)).is_alarming
+    assert not judge(LineFacts(quiet_s=9e9)).is_alarming
     assert not judge(replace(line, ways=(DIRECT,), quiet_s=LATE)).is_alarming
 
 
 def test_no_room_at_relays_is_alarming_where_peers_are_missed() -> None:
-    line = Line(ways=(DIRECT,), is_reached="no", relays_refusing=2)
+    line = LineFacts(ways=(DIRECT,), is_reached="no", relays_refusing=2)
     assert not judge(line).is_alarming
     assert judge(replace(line, unreached=1)).is_alarming
 

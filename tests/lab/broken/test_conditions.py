@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.conditions import CONDITIONS, TELL_S, measure
+from tests.lab.broken.conditions import CONDITIONS, TELL_S, measure
 
 
 @pytest.mark.parametrize("name", CONDITIONS)

@@ -276,7 +276,9 @@ def _relays_full(world: World) -> None:
     world.public()
     occupants = world.lab.popen(
         "c0b",
-        worker_command("tests.lab.occupant", world.ids["pub0"], f"{world.lab.ip('pub0')}:443", "8"),
+        worker_command(
+            "tests.lab.broken.occupant", world.ids["pub0"], f"{world.lab.ip('pub0')}:443", "8"
+        ),
         stdout=subprocess.PIPE,
         env=environment(Path("/nonexistent")),
     )

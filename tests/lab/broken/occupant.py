@@ -1,4 +1,4 @@
-"""Nodes that take places of a relay: ``python -m tests.lab.occupant RELAY ADDRESS COUNT``."""
+"""Nodes that take places of a relay: ``python -m tests.lab.broken.occupant RELAY ADDRESS N``."""
 
 from __future__ import annotations
 
