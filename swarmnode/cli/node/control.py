@@ -194,7 +194,7 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
             f" {answer['payloads_refused']} payloads refused",
         ),
         ("traffic", f"{sent / 1e6:.1f} MB sent, {received / 1e6:.1f} MB received"),
-        ("line", _line(answer)),
+        ("on the line", _line(answer)),
         ("given", _given(answer["totals"])),
         ("snapshot", f"step {answer['snapshot_step']}" if answer["snapshot_path"] else "none yet"),
         (

@@ -220,7 +220,7 @@ class Gathers(Rounds):
                 pass
             case _:
                 why = "no message came in time"
-        _log.info("nothing gathered", tag=intent.tag, round=round_of(intent), why=why)
+        self._say_failure("nothing gathered", intent, why)
         self._come_to_nothing(intent, topic, lease, why)
 
     def _note_copies(self, authors: frozenset[PeerId]) -> None:

@@ -248,5 +248,5 @@ class Groups(Rounds):
     def _abort(
         self, intent: PostedIntent, topic: Topic, lease: BufferLease | None, why: str
     ) -> None:
-        _log.info("no group mean", tag=intent.tag, round=round_of(intent), why=why)
+        self._say_failure("no group mean", intent, why)
         self._come_to_nothing(intent, topic, lease, why)

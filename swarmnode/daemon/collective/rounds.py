@@ -344,6 +344,11 @@ class Rounds(ABC):
         self.patience.note_held(peer, held_s, self._env.monotonic())
         _log.info("a round waited for a member", peer=peer.short, held_s=round(held_s, 2))
 
+    def _say_failure(self, event: str, intent: PostedIntent, why: str) -> None:
+        """Without others nothing else can come of a round: that is no news."""
+        say = _log.info if len(self._partners.partners()) > 1 else _log.debug
+        say(event, tag=intent.tag, round=round_of(intent), why=why)
+
     def _note_failure(self, topic: Topic, why: str) -> None:
         since = self._posted_at.get(topic, self._env.monotonic())
         self._failures.note(topic, since, why)

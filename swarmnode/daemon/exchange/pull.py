@@ -130,7 +130,8 @@ class Pulls:
             why = await self._ask_some(intent)
             if why:
                 self.failed_total += 1
-                _log.info("nothing pulled", tag=intent.tag, why=why)
+                say = _log.info if self._partners.sessions else _log.debug
+                say("nothing pulled", tag=intent.tag, why=why)
         if self._asking.get(topic) is scope:
             del self._asking[topic]
 
