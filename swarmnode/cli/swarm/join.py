@@ -219,7 +219,7 @@ def _find(
         found = look_up(
             link, key, config, on_event, may_ask=may_ask, asks_daemon=False, wait_s=wait_s
         )
-    _check_has_peer_to_ask(config, has_peers=bool(found.hints), name=found.name)
+    _check_has_peer_to_ask(config, has_peers=bool(found.hints or found.zones), name=found.name)
     return found
 
 
@@ -246,10 +246,11 @@ def _train(
 
 def _check_has_peer_to_ask(config: NodeConfig, *, has_peers: bool, name: str) -> None:
     """Say at once what would else come out after a minute: that no peer can be found."""
+    from swarmnode.cli.swarm.named import asks_strangers
+
     has_manifest = config.paths.swarm(name).manifest.exists()
     others = config.lan or config.bootstrap or config.paths.contacts.exists()
-    more = config.mainline_nodes or config.dns_seeds or config.entry_nodes
-    if not (has_peers or has_manifest or others or more):
+    if not (has_peers or has_manifest or others or asks_strangers(config)):
         raise ConfigError(
             f"the link of swarm {name!r} names no peer (b=) to join through, this home knows no"
             " other node, and the LAN is switched off: a shell cuts a link without quotes at the &,"

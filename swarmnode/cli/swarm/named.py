@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 
 from swarmnode.config import NodeConfig, is_loopback
 from swarmnode.errors import ConfigError, Refused
@@ -61,9 +62,18 @@ def can_ask(config: NodeConfig) -> bool:
     """Whether there is a node that might answer."""
     if config.lan or config.bootstrap or load_contacts(config.paths.contacts):
         return True
-    if not is_loopback(config.listen_address.host) or config.mainline_nodes or config.dns_seeds:
-        return True
-    return any(link.hints for link in stored_links(config.paths))
+    return asks_strangers(config) or any(link.hints for link in stored_links(config.paths))
+
+
+def asks_strangers(config: NodeConfig) -> bool:
+    """Whether a way that needs no node of the network is on, and what it needs is there."""
+    ways = config.rendezvous
+    is_here = is_loopback(config.listen_address.host) and not config.mainline_nodes
+    return (
+        ("mainline" in ways and not is_here and bool(find_spec("libtorrent")))
+        or ("dns" in ways and bool(config.dns_seeds))
+        or ("entries" in ways and bool(config.entry_nodes))
+    )
 
 
 def is_interactive() -> bool:

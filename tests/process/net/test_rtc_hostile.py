@@ -277,7 +277,9 @@ def test_checks_from_many_sources_are_checked_back_to_a_few() -> None:
     """A peer that knows the password can forge sources; each would get seven packets of us."""
 
     async def run() -> int:
-        connection = GuardedConnection(hosts=("127.0.0.1",), servers=(), is_offerer=False)
+        connection = GuardedConnection(
+            hosts=("127.0.0.1",), servers=(), is_offerer=False, on_datagram=lambda *_: None
+        )
         await connection.gather_candidates()
         connection.remote_username, connection.remote_password = "user", "p" * 22
         await connection.add_remote_candidate(
@@ -304,7 +306,9 @@ def test_a_peer_hears_of_a_role_conflict() -> None:
             self.sent.append(bytes(message))
 
     async def run() -> list[bytes]:
-        connection = GuardedConnection(hosts=("127.0.0.1",), servers=(), is_offerer=True)
+        connection = GuardedConnection(
+            hosts=("127.0.0.1",), servers=(), is_offerer=True, on_datagram=lambda *_: None
+        )
         recorder = Recorder()
         request = Message(Method.BINDING, Class.REQUEST)
         for code in (400, 401, 487):

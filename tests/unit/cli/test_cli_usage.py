@@ -28,6 +28,7 @@ CREATE = ("create", "demo", "--task", "synthetic")
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for variable in [name for name in os.environ if name.startswith("SWARMNODE_")]:
         monkeypatch.delenv(variable)
+    monkeypatch.setenv("SWARMNODE_RENDEZVOUS", "link,contacts")  # no DHT and no DNS of the world
     monkeypatch.setenv("SWARMNODE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SWARMNODE_LAN", "false")
     monkeypatch.chdir(tmp_path)
