@@ -75,7 +75,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     # SHA-256 of each tensor's bytes, in hex, by name; filled in when the file is written.
     hashes: dict[str, str] = {}
     # Steps, and the loss on the held-out data after them, of the node that wrote it.
-    losses: list[tuple[Count, float]] = []
+    losses: list[tuple[Count, float]] | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ def export(arguments: argparse.Namespace) -> Iterator[Json]:
         "step": about.step,
         "tokens": about.tokens,
         "layout_hash": about.layout_hash,
-        "losses": about.losses,
+        "losses": about.losses or [],
         "format": arguments.format,
         "bytes": sum(each.stat().st_size for each in folder.glob("*.safetensors")),
     }

@@ -68,7 +68,7 @@ def about(state: TrainState) -> About:
         step=state.step,
         tokens=state.tokens,
         optimizer_values=optimizer_state(state)[1],
-        losses=list(state.losses),
+        losses=list(state.losses) or msgspec.UNSET,
     )
 
 

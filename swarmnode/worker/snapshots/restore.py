@@ -71,7 +71,7 @@ def load_snapshot(path: Path, state: TrainState, strategy: StatePart) -> None:
             for name, tensor in buffers.items():
                 strategy.buffers()[name].copy_(tensor)
             state.step, state.tokens = about.step, about.tokens
-            state.losses = list(about.losses[-LOSSES_MAX:])
+            state.losses = list(about.losses or ())[-LOSSES_MAX:]
 
 
 def read_weights(place: Path) -> tuple[Path, Tensors, About]:
