@@ -367,7 +367,8 @@ def _own_firewall(world: World) -> None:
 CONDITIONS: dict[str, Condition] = {
     "dead-bootstrap": Condition(_dead_bootstrap, "no node runs on it"),
     "silent-bootstrap": Condition(_silent_bootstrap, "Nothing at all comes back"),
-    "gone-bootstrap": Condition(_gone_bootstrap, "No way leads to"),
+    # Or "nothing comes back", where the dial ends before the kernel has given up on the neighbour.
+    "gone-bootstrap": Condition(_gone_bootstrap, "that machine is off"),
     "only-443": Condition(_web_only, "only web pages out", ("tcp-443",)),
     "pmtu-black-hole": Condition(_black_hole, "Large packets get lost"),
     "no-dns": Condition(_no_names, "cannot be looked up"),

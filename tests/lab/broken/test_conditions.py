@@ -10,5 +10,5 @@ from tests.lab.broken.conditions import CONDITIONS, TELL_S, measure
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_the_condition_is_named(able: None, name: str) -> None:
     found = measure(name, CONDITIONS[name])
-    assert found["is_right"], found
+    assert found["is_right"], str(found)
     assert found["seconds"] < TELL_S
