@@ -20,10 +20,10 @@ import torch
 from msgspec import Meta
 
 from swarmnode.errors import ConfigError
-from swarmnode.tasks.base import PositiveFloat, PositiveInt, TaskConfig
+from swarmnode.tasks.base import PositiveFloat, PositiveInt
 from swarmnode.tasks.hub_files import NEEDS, Base, save_model
 from swarmnode.tasks.language import next_token_loss
-from swarmnode.tasks.token_lm import TokensTask
+from swarmnode.tasks.token_lm import DocumentsConfig, TokensTask
 from swarmnode.tasks.tokens import Tokenizer
 
 Sha256 = Annotated[str, Meta(pattern=r"^(?:[0-9a-f]{64})?$")]
@@ -38,7 +38,7 @@ class HubLM(TokensTask):
     name = "hub-lm"
     version = 1
 
-    class Config(TaskConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    class Config(DocumentsConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Which model, what of it is trained, its batches, its learning rate, and its data.
 
         ``model``, ``revision``: on the hub, for people; empty: it is from elsewhere. The hashes are
@@ -63,12 +63,6 @@ class HubLM(TokensTask):
         batch: PositiveInt = 8
         lr: PositiveFloat = 5e-5
         weight_decay: Annotated[float, Meta(ge=0)] = 0.0
-        dataset: str = ""
-        subset: str = ""
-        split: str = "train"
-        text_field: str = "text"
-        held_out: PositiveInt = 16
-        probe_windows: PositiveInt = 32
 
     config: Config
 

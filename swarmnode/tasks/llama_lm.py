@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn import functional
 
 from swarmnode.errors import ConfigError
-from swarmnode.tasks.base import PositiveFloat, PositiveInt, TaskConfig
+from swarmnode.tasks.base import PositiveFloat, PositiveInt
 from swarmnode.tasks.hub_files import NEEDS, save_model
-from swarmnode.tasks.token_lm import TokensTask
+from swarmnode.tasks.token_lm import DocumentsConfig, TokensTask
 from swarmnode.tasks.tokens import BYTES, TOKENIZER_FILE, Bytes, Tokenizer, find_tokenizer
 
 _EMBEDDING_STD = 0.02
@@ -124,13 +124,8 @@ class LlamaLM(TokensTask):
     name = "llama-lm"
     version = 1
 
-    class Config(TaskConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """The model, its batches, its learning rate, and its data.
-
-        ``dataset``, ``subset``, ``split``: a data set of the Hugging Face hub, streamed; empty:
-        `--data`, or the texts that come with Python. ``text_field``: where a record has its text.
-        ``held_out``: so many documents from the beginning are the probe, and not trained on.
-        """
+    class Config(DocumentsConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        """The model, its batches and its learning rate."""
 
         vocabulary: PositiveInt = 256
         dim: PositiveInt = 64
@@ -142,12 +137,6 @@ class LlamaLM(TokensTask):
         batch: PositiveInt = 16
         lr: PositiveFloat = 3e-3
         weight_decay: float = 0.1
-        dataset: str = ""
-        subset: str = ""
-        split: str = "train"
-        text_field: str = "text"
-        held_out: PositiveInt = 16
-        probe_windows: PositiveInt = 32
 
     config: Config
 

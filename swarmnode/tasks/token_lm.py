@@ -14,7 +14,7 @@ from itertools import islice
 
 import torch
 
-from swarmnode.tasks.base import DataError, Recipe, Task
+from swarmnode.tasks.base import DataError, PositiveInt, Recipe, Task, TaskConfig
 from swarmnode.tasks.documents import Documents, conversation, open_documents
 from swarmnode.tasks.language import (
     adamw,
@@ -30,11 +30,27 @@ from swarmnode.tasks.tokens import Tokenizer
 _SHUFFLED_BATCHES = 16
 
 
+class DocumentsConfig(TaskConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where documents are.
+
+    ``dataset``, ``subset``, ``split``: a data set of the Hugging Face hub, streamed; empty:
+    `--data`, or the texts that come with Python. ``text_field``: where a record has its text.
+    ``held_out``: so many documents from the beginning are the probe, and not trained on.
+    """
+
+    dataset: str = ""
+    subset: str = ""
+    split: str = "train"
+    text_field: str = "text"
+    held_out: PositiveInt = 16
+    probe_windows: PositiveInt = 32
+
+
 class TokensTask(Task):
     """Next-token prediction on documents; batches are int64 [batch, context + 1].
 
-    Its settings name ``context`` and ``batch``, ``lr`` and ``weight_decay``, and the data as those
-    of ``LlamaLM`` do.
+    Its settings are a :class:`DocumentsConfig` that names ``context`` and ``batch``, ``lr`` and
+    ``weight_decay`` as well.
     """
 
     exchange_every_steps = 32

@@ -26,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from swarmnode.bench.link import link_services
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
@@ -38,7 +37,7 @@ from swarmnode.wire.session import Priority
 from tests.lab.natlab import ROOT, NatLab
 from tests.lab.plain import plain_sockets
 from tests.lab.shaper import Shape
-from tests.lab.throughput import start_session
+from tests.lab.throughput import serve_sessions, start_session
 
 _PORT = 7337
 _DELAY_MS = 10
@@ -113,7 +112,7 @@ def _start(lab: NatLab, host: str, arguments: list[str], **options: Any) -> subp
 
 
 async def _receive() -> None:
-    identity, services = Identity.generate(), link_services()
+    services = link_services()
 
     async def take(_session: Session, stream: Stream) -> None:
         while await stream.receive():
@@ -122,13 +121,7 @@ async def _receive() -> None:
     services.add_stream("blob/1", take)
     services.add_stream("pour", take)
 
-    async def accept(channel: Channel) -> None:
-        session = await start_session(nursery, channel, identity, services, Role.SERVER, None)
-        await session.wait_closed()
-
-    async with trio.open_nursery() as nursery:
-        await nursery.start(TcpTransport().serve, f"*:{_PORT}", accept)
-        print(identity.peer_id, flush=True)
+    await serve_sessions(services)
 
 
 async def _send(host: str, peer: str, upload_bytes_per_s: float, *, yields: bool) -> None:

@@ -61,8 +61,9 @@ def _start(lab: NatLab, host: str, arguments: list[str]) -> subprocess.Popen[byt
 # --- the two sides ----------------------------------------------------------------------------
 
 
-async def _receive() -> None:
-    identity, services = Identity.generate(), link_services()
+async def serve_sessions(services: Services) -> None:
+    """Answer every session with these services, and say on standard output who does."""
+    identity = Identity.generate()
 
     async def accept(channel: Channel) -> None:
         session = await start_session(nursery, channel, identity, services, Role.SERVER, None)
@@ -112,7 +113,7 @@ async def start_session(
 def main() -> None:
     """Run the command line, or one side of the measurement."""
     if sys.argv[1:2] == ["receive"]:
-        trio.run(_receive)
+        trio.run(serve_sessions, link_services())
     elif sys.argv[1:2] == ["send"]:
         control, host, peer, seconds = sys.argv[2:]
         trio.run(_send, control, host, peer, float(seconds))
