@@ -22,9 +22,9 @@ Samples = dict[str, float]  # by instance
 
 
 class Prometheus:
-    """The server as a process; it scrapes the swarm of the node whose metrics are on a port."""
+    """The server as a process; it scrapes the swarm of the node whose metrics are at a port."""
 
-    def __init__(self, folder: Path, metrics_port: int) -> None:
+    def __init__(self, folder: Path, metrics_port: int, host: str = LOOPBACK) -> None:
         folder.mkdir()
         config = load(DEPLOY / "prometheus" / "prometheus.yml")
         config["global"] = {
@@ -34,7 +34,7 @@ class Prometheus:
         }
         config["rule_files"] = [str(path) for path in RULES]
         (source,) = config["scrape_configs"][0]["http_sd_configs"]
-        source |= {"url": f"http://{LOOPBACK}:{metrics_port}/sd", "refresh_interval": "1s"}
+        source |= {"url": f"http://{host}:{metrics_port}/sd", "refresh_interval": "1s"}
         file = folder / "prometheus.yml"
         file.write_text(yaml.safe_dump(config))
         self._address = f"{LOOPBACK}:{free_port()}"
