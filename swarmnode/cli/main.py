@@ -26,6 +26,7 @@ from swarmnode.processes import stopping
 
 # verb -> (module, one line of help); nothing below is imported until its verb is used.
 _VERBS = {
+    "backup": ("node.backup", "Write the keys, settings and models of this home to one file."),
     "bench": ("bench", "Measure the codecs, a link or an exchange on this machine."),
     "config": ("node.control", "Look at the settings of a node."),
     "create": ("swarm.create", "Create a swarm and print its link."),
@@ -48,6 +49,7 @@ _VERBS = {
     "finish": ("node.volunteer", "Let exchanges that run complete, then leave and stop."),
     "limits": ("node.volunteer", "Show what this node may take of the machine, and what holds it."),
     "pause": ("node.volunteer", "Stop training until `resume`, or for a time such as 2h."),
+    "restore": ("node.backup", "Make a home out of what `backup` wrote."),
     "resume": ("node.volunteer", "Go on training after `pause`."),
     "paths": ("node.control", "Show where this node keeps its files."),
     "peers": ("node.control", "List the peers of the running node."),

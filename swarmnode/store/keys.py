@@ -88,6 +88,16 @@ def next_boot_epoch(path: Path) -> int:
     return last + 1
 
 
+def skip_boot_epochs(path: Path, least: int) -> None:
+    """Let the next number be larger than ``least``, for a home that others may have gone on with.
+
+    Raises:
+        StorageError: The disk does not do what was asked.
+    """
+    last = _read_epoch(path) or _read_epoch(path.with_name(path.name + ".previous")) or 0
+    write_atomic(path, _encode_epoch(max(last + 1, least)))
+
+
 def _encode_key(identity: Identity) -> bytes:
     lines = (_KEY_HEADER, f"seed {encode_base32(identity.seed())}", f"id {identity.peer_id}", "")
     return "\n".join(lines).encode("ascii")
