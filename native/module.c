@@ -121,38 +121,6 @@ static PyObject *py_encode(PyObject *module, PyObject *args)
     return result;
 }
 
-static PyObject *py_encode_replacing(PyObject *module, PyObject *args)
-{
-    (void)module;
-    int isa_index;
-    int codec;
-    int n_kept;
-    Py_buffer values;
-    Py_buffer payload;
-    if (!PyArg_ParseTuple(args, "iiiw*w*:encode_replacing", &isa_index, &codec, &n_kept, &values,
-                          &payload)) {
-        return NULL;
-    }
-    PyObject *result = NULL;
-    sn_choice choice;
-    if (choice_read(isa_index, codec, n_kept, &choice) &&
-        sizes_check(&choice.format, payload.len, values.len)) {
-        const size_t n_elems = (size_t)values.len / sizeof(float);
-        size_t n_encoded;
-        sn_magnitude magnitude;
-        Py_BEGIN_ALLOW_THREADS
-        n_encoded = sn_encode_replacing(choice.isa, &choice.format, values.buf, n_elems,
-                                        payload.buf, &magnitude);
-        Py_END_ALLOW_THREADS
-        const size_t n_blocks = sn_n_blocks(&choice.format, n_elems);
-        const Py_ssize_t refused = n_encoded == n_blocks ? -1 : (Py_ssize_t)n_encoded;
-        result = Py_BuildValue("ndd", refused, magnitude.largest, magnitude.square_sum);
-    }
-    PyBuffer_Release(&payload);
-    PyBuffer_Release(&values);
-    return result;
-}
-
 /* Checks a payload that nothing is kept of; measures it where there is a magnitude. Returns a
  * verdict, or -1 and an exception. */
 static int payload_args(PyObject *args, const char *spec, sn_magnitude *magnitude)
@@ -490,9 +458,6 @@ static PyMethodDef methods[] = {
     {"encode", py_encode, METH_VARARGS,
      "encode(isa, codec, n_kept, values, payload, reference) -> index of the first block that is "
      "not finite, or -1"},
-    {"encode_replacing", py_encode_replacing, METH_VARARGS,
-     "encode_replacing(isa, codec, n_kept, values, payload) -> (index of the first block that is not "
-     "finite, or -1, the largest absolute value that the values are now, the sum of squares)"},
     {"validate", py_validate, METH_VARARGS,
      "validate(isa, codec, n_kept, payload, n_elems) -> verdict"},
     {"decode", py_decode, METH_VARARGS,

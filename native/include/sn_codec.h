@@ -152,10 +152,6 @@ int sn_takes_reference(const sn_format *format);
  * is filled with 0xFF, which no decoder accepts. */
 size_t sn_encode(const sn_isa *isa, const sn_format *format, const uint8_t *values,
                  const uint8_t *reference, size_t n_elems, uint8_t *payload);
-/* The same without a reference, and the values are replaced by what the payload decodes to, whose
- * magnitude is sn_measure's, bit for bit. Where a block is refused, some before it are replaced. */
-size_t sn_encode_replacing(const sn_isa *isa, const sn_format *format, uint8_t *values,
-                           size_t n_elems, uint8_t *payload, sn_magnitude *magnitude);
 sn_verdict sn_validate(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
                        size_t n_elems);
 /* All three write nothing unless the payload is valid. */

@@ -310,61 +310,6 @@ sn_verdict sn_decode_measured(const sn_isa *isa, const sn_format *format, const 
     return verdict;
 }
 
-/* A tile at a time, which is still in the cache when it is replaced: one pass over the memory.
- * Returns the index of the first block that is refused, or n_whole. */
-static size_t tiles_replace(const sn_isa *isa, const sn_coded *whole, uint8_t *values,
-                            uint8_t *scales, uint8_t *codes, sn_lanes *lanes)
-{
-    const sn_format *format = whole->format;
-    const size_t tile_blocks = SN_TILE_ELEMS / format->block_elems;
-    for (size_t b = 0; b < whole->n_blocks; b += tile_blocks) {
-        const size_t left = whole->n_blocks - b;
-        const size_t n_blocks = left < tile_blocks ? left : tile_blocks;
-        uint8_t *at = values + b * format->block_elems * sizeof(float);
-        const sn_values given = {.format = format, .values = at, .n_blocks = n_blocks};
-        const size_t n_encoded =
-            isa->codecs[format->codec]->encode(&given, scales + b * format->scale_bytes,
-                                               codes + b * format->block_code_bytes);
-        if (n_encoded < n_blocks) {
-            return b + n_encoded;
-        }
-        const sn_coded tile = sn_coded_part_of(whole, b, n_blocks);
-        whole_decode(isa, &tile, at, lanes);
-    }
-    return whole->n_blocks;
-}
-
-size_t sn_encode_replacing(const sn_isa *isa, const sn_format *format, uint8_t *values,
-                           size_t n_elems, uint8_t *payload, sn_magnitude *magnitude)
-{
-    const sn_kernels *kernels = isa->codecs[format->codec];
-    const sn_cut cut = sn_cut_of(format, n_elems);
-    const sn_coded whole = sn_coded_of(format, payload, &cut, cut.n_whole, NULL);
-    uint8_t *codes = payload + cut.scales_bytes;
-    sn_lanes lanes = {0};
-    size_t n_encoded = tiles_replace(isa, &whole, values, payload, codes, &lanes);
-    if (n_encoded == cut.n_whole && cut.n_rest_elems != 0) {
-        uint8_t last[SN_BLOCK_BYTES_MAX];
-        const sn_values rest = {
-            .format = format,
-            .values = rest_load(last, format, values, &cut),
-            .n_blocks = 1,
-        };
-        n_encoded += kernels->encode(&rest, payload + cut.rest_scales, codes + cut.rest_codes);
-        if (n_encoded > cut.n_whole) {
-            const sn_coded coded = coded_rest_of(format, payload, &cut, NULL);
-            kernels->decode(&coded, last);
-            memcpy(values + cut.whole_bytes, last, cut.rest_bytes);
-            sn_lanes_take(isa, last, cut.n_rest_elems, &lanes);
-        }
-    }
-    if (n_encoded != sn_n_blocks(format, n_elems)) {
-        memset(payload, 0xFF, sn_payload_bytes(format, n_elems));
-    }
-    *magnitude = sn_lanes_sum(&lanes);
-    return n_encoded;
-}
-
 sn_verdict sn_merge(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
                     const uint8_t *reference, size_t n_elems, uint8_t *target, float own_weight,
                     float peer_weight)

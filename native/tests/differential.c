@@ -191,37 +191,6 @@ static int is_same_magnitude(sn_magnitude a, sn_magnitude b)
            (is_nan || memcmp(&a.square_sum, &b.square_sum, sizeof a.square_sum) == 0);
 }
 
-/* Encoding and replacing at once is to give what encoding, decoding and measuring give. */
-static void encode_replacing_compare(const sn_isa *ref, const sn_isa *isa, const sn_format *format,
-                                     buffer values, int round)
-{
-    const size_t n_elems = values.size / sizeof(float);
-    const size_t n_payload = sn_payload_bytes(format, n_elems);
-    buffer expected = buffer_new(n_payload, 0);
-    buffer payload = buffer_new(n_payload, random_below(16));
-    buffer decoded = buffer_new(values.size, 0);
-    buffer replaced = buffer_new(values.size, random_below(4) == 0 ? 0 : random_below(16));
-    memcpy(replaced.bytes, values.bytes, values.size);
-    sn_magnitude magnitude;
-    const size_t n_encoded = sn_encode(ref, format, values.bytes, NULL, n_elems, expected.bytes);
-    if (sn_encode_replacing(isa, format, replaced.bytes, n_elems, payload.bytes, &magnitude) !=
-            n_encoded ||
-        memcmp(payload.bytes, expected.bytes, n_payload) != 0) {
-        fail("encode_replacing", isa, format, round);
-    }
-    if (n_encoded == sn_n_blocks(format, n_elems)) {
-        sn_decode(ref, format, expected.bytes, NULL, n_elems, decoded.bytes);
-        if (!is_same_floats(replaced, decoded) ||
-            !is_same_magnitude(magnitude, sn_measure(ref, decoded.bytes, n_elems))) {
-            fail("what encode_replacing leaves", isa, format, round);
-        }
-    }
-    buffer_free(replaced);
-    buffer_free(decoded);
-    buffer_free(payload);
-    buffer_free(expected);
-}
-
 /* Decoding and measuring at once is to give what one after the other gives. */
 static void decode_measured_compare(const sn_isa *ref, const sn_isa *isa, const sn_format *format,
                                     buffer payload, const uint8_t *reference, buffer expected,
@@ -402,7 +371,6 @@ static void round_run(const sn_isa *ref, const sn_isa *isa, const sn_format *for
     measure_compare(ref, isa, format, values, round);
     const uint8_t *reference =
         sn_takes_reference(format) && random_below(3) == 0 ? base.bytes : NULL;
-    encode_replacing_compare(ref, isa, format, values, round);
     encode_compare(ref, isa, format, values, reference, payload, round);
     decode_compare(ref, isa, format, payload, reference, n_elems, round);
     payload_mutate(payload);

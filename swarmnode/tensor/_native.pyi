@@ -10,9 +10,6 @@ def encode(
     reference: Buffer | None,
     /,
 ) -> int: ...
-def encode_replacing(
-    isa: int, codec: int, n_kept: int, values: Buffer, payload: Buffer, /
-) -> tuple[int, float, float]: ...
 def validate(isa: int, codec: int, n_kept: int, payload: Buffer, n_elems: int, /) -> int: ...
 def decode(
     isa: int,

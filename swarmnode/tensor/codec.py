@@ -65,9 +65,6 @@ class Kernels(Protocol):
     def encode(
         self, fmt: Format, values: Buffer, payload: Buffer, reference: Buffer | None, /
     ) -> int: ...
-    def encode_replacing(
-        self, fmt: Format, values: Buffer, payload: Buffer, /
-    ) -> tuple[int, float, float]: ...
     def validate(self, fmt: Format, payload: Buffer, n_elems: int, /) -> int: ...
     def decode(
         self, fmt: Format, payload: Buffer, out: Buffer, reference: Buffer | None, /
@@ -159,25 +156,6 @@ class Codec:
         self._check_reference(reference, n_elems)
         refused = self._kernels.encode(self._format, values, payload, reference)
         self._check_finite(refused, n_elems)
-
-    def encode_replacing(self, values: Buffer, payload: Buffer) -> tuple[float, float]:
-        """Quantize, and let ``values`` be what the payload decodes to, in one pass.
-
-        Return how large they are now, as :func:`get_measure` has it.
-
-        Args:
-            values: writable float32 [n_elems].
-            payload: as in :meth:`encode`.
-
-        Raises:
-            WorkerError, LocalProtocolError: as :meth:`encode`; after the former, some of the
-                values are replaced.
-        """
-        n_elems = self._count_elems(values, writable=True)
-        self._check_own_payload(payload, n_elems)
-        refused, largest, square_sum = self._kernels.encode_replacing(self._format, values, payload)
-        self._check_finite(refused, n_elems)
-        return largest, square_sum
 
     def decode(self, payload: Buffer, out: Buffer, reference: Buffer | None = None) -> None:
         """Check a foreign payload, then write every value of ``out``: float32 [n_elems].

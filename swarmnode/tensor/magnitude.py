@@ -117,17 +117,6 @@ class Sizes:
         self._found: dict[int, Magnitude] = defaultdict(Magnitude)
         self._numel: dict[int, int] = defaultdict(int)
 
-    def encode(self, part: PayloadPart, values: Buffer, payload: Buffer) -> None:
-        """Encode a part, whose values become what it decodes to, and take these in.
-
-        Raises:
-            WorkerError, LocalProtocolError: as :meth:`Codec.encode_replacing`; nothing is taken in.
-        """
-        found = Magnitude(*part.codec.encode_replacing(values, payload))
-        if part.is_scaled:
-            self._found[part.view] += found
-            self._numel[part.view] += memoryview(values).nbytes // part.codec.value_bytes
-
     def decode(self, part: PayloadPart, payload: Buffer, out: Buffer) -> None:
         """Decode a part of a payload and take it in, in one pass over the memory.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Those that came last. Without this look, what an older extension lacks is noticed when a peer's
 # payload is measured: each one is refused then, and the swarm trains without ever exchanging.
-_NEWEST = ("measure_payload", "mean", "products", "sha256_two", "encode_replacing")
+_NEWEST = ("measure_payload", "mean", "products", "sha256_two")
 _lacking = [name for name in _NEWEST if not hasattr(_native, name)]
 if _lacking:
     raise ImportError(f"it is older than this swarmnode, and lacks {', '.join(_lacking)}")
@@ -38,15 +38,6 @@ class NativeKernels:
     def encode(self, fmt: Format, values: Buffer, payload: Buffer, reference: Buffer | None) -> int:
         """Return -1, or the index of the first block that is not finite."""
         return _native.encode(self.isa, fmt.codec, fmt.kept_elems, values, payload, reference)
-
-    def encode_replacing(
-        self, fmt: Format, values: Buffer, payload: Buffer
-    ) -> tuple[int, float, float]:
-        """Encode; ``values`` become what the payload decodes to.
-
-        Return what :meth:`encode` does, and of them the largest absolute value and square sum.
-        """
-        return _native.encode_replacing(self.isa, fmt.codec, fmt.kept_elems, values, payload)
 
     def validate(self, fmt: Format, payload: Buffer, n_elems: int) -> int:
         """Return a Verdict."""

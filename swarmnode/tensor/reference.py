@@ -88,15 +88,6 @@ def decode_measured(
     return verdict, *largest_and_square_sum(out)
 
 
-def encode_replacing(fmt: Format, values: Buffer, payload: Buffer) -> tuple[int, float, float]:
-    """Encode, and decode into ``values``; return what both say."""
-    refused = encode(fmt, values, payload, None)
-    if refused >= 0:
-        return refused, 0.0, 0.0
-    _, largest, square_sum = decode_measured(fmt, payload, values, None)
-    return refused, largest, square_sum
-
-
 def merge(
     fmt: Format,
     payload: Buffer,
@@ -267,16 +258,6 @@ class WideKernels:
         numbers = _doubles(out).tolist()
         squares = sum(number * number for number in numbers)
         return verdict, max(map(abs, numbers), default=0.0), float(squares)
-
-    def encode_replacing(
-        self, fmt: Format, values: Buffer, payload: Buffer
-    ) -> tuple[int, float, float]:
-        """Encode; the values stay what they are, as RAW64 loses nothing."""
-        refused = self.encode(fmt, values, payload, None)
-        if refused >= 0:
-            return refused, 0.0, 0.0
-        _, largest, square_sum = self.decode_measured(fmt, payload, values, None)
-        return refused, largest, square_sum
 
     def merge(
         self,

@@ -57,6 +57,7 @@ class TransferTimes:
     """Seconds of work in the codec, summed over chunks, for metrics and benchmarks."""
 
     encode_s: float = 0.0
+    requantize_s: float = 0.0
     decode_s: float = 0.0
 
 
@@ -119,8 +120,11 @@ class Transfer:
         payload, values = self._payload[: piece.payload_bytes], _values(self._own, piece)
         exact = _sample(values, piece.value_bytes) if index == 0 else []
         t0 = time.perf_counter()
-        self._own_sizes.encode(piece, values, payload)
-        self.times.encode_s += time.perf_counter() - t0
+        piece.codec.encode(values, payload)
+        t1 = time.perf_counter()
+        self._own_sizes.decode(piece, payload, values)
+        self.times.encode_s += t1 - t0
+        self.times.requantize_s += time.perf_counter() - t1
         if index == 0:
             lost = math.dist(exact, _sample(values, piece.value_bytes))
             self.encode_error_ratio = _ratio(lost, math.hypot(*exact))
@@ -186,6 +190,7 @@ class ExchangeTotals:
     weighed_refusals: Counter[str] = field(default_factory=Counter)  # by one of GUARD_REFUSALS
     duration_s: float = 0.0
     encode_s: float = 0.0
+    requantize_s: float = 0.0
     decode_s: float = 0.0
     payload_sent_bytes: int = 0
     payload_received_bytes: int = 0
@@ -196,6 +201,7 @@ class ExchangeTotals:
         """Seconds in the codec so far, by what it did."""
         return {
             "encode_s": self.encode_s,
+            "requantize_s": self.requantize_s,
             "decode_s": self.decode_s,
         }
 
@@ -210,6 +216,7 @@ class ExchangeTotals:
         """Count one committed transfer."""
         self.committed += 1
         self.encode_s += transfer.times.encode_s
+        self.requantize_s += transfer.times.requantize_s
         self.decode_s += transfer.times.decode_s
         self.payload_sent_bytes += transfer.sent_bytes
         self.payload_received_bytes += transfer.received_bytes
