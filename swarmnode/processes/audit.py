@@ -66,10 +66,13 @@ class _Account:
                 if entry["outcome"] == "committed" and xid not in self.lost:
                     self.pending[xid] = 0
 
-    def close(self, *, is_gone: bool) -> None:
+    def close(self, *, is_gone: bool, is_incomplete: bool) -> None:
         """What is more than a worker's slots can hold cannot be on its way any more."""
-        if is_gone:
+        if is_gone or is_incomplete:
             self._note_kill()
+        if is_incomplete:  # it may have been written nowhere that they were merged
+            self.lost |= self.skipped
+            self.skipped.clear()
         for xid in list(self.pending)[: -limits.SLOTS_PER_WORKER]:
             self.skipped.add(xid)
             del self.pending[xid]
@@ -99,17 +102,22 @@ class _Account:
 
 
 def audit_histories(
-    histories: Mapping[str, Iterable[Entry]], *, killed: Collection[str] = ()
+    histories: Mapping[str, Iterable[Entry]],
+    *,
+    killed: Collection[str] = (),
+    incomplete: Collection[str] = (),
 ) -> Audit:
     """Compare the histories of the nodes, given by peer id; each in order of writing.
 
-    A node with several boots counts as killed; ``killed`` names those that never came back.
+    A node with several boots counts as killed; ``killed`` names those that never came back. What
+    those in ``incomplete`` do not say proves nothing: their disk was full for a while.
     """
-    accounts = {node: _Account(was_killed=node in killed) for node in histories}
+    untold = {*killed, *incomplete}
+    accounts = {node: _Account(was_killed=node in untold) for node in histories}
     for node, entries in histories.items():
         for entry in entries:
             accounts[node].take(entry)
-        accounts[node].close(is_gone=node in killed)
+        accounts[node].close(is_gone=node in killed, is_incomplete=node in incomplete)
     half: dict[str, None] = {}
     lost: set[str] = set()
     behind: set[tuple[str, str]] = set()
