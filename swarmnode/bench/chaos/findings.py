@@ -30,7 +30,7 @@ _SLOPE_MB_PER_H_MAX = 2.1  # 2 MiB
 # Sessions, their probes and dials come and go; what leaks does so with every fault.
 _FDS_MORE_MAX = 32
 _THREADS_MORE_MAX = 16
-_MEMFDS_MAX = 2  # one segment for each worker, and one that is just being replaced
+_MEMFDS_MAX = 4  # two for each worker, and those that are just being replaced
 _SAID_WRONG = (
     "Traceback (most recent call last)",
     "the log differs",

@@ -278,7 +278,7 @@ class _Chaos:
 
     async def _hit_node(self, node: ChaosNode, fault: Fault) -> None:
         entry = self._begin(fault)
-        before, merged = {node.worker_pid, 0}, node.merged
+        before = {node.worker_pid, 0}
         if fault.kind in REJOINING or fault.kind.startswith("stop"):
             self.evidence.hit.add(node.peer)
         said = [await node.promise()] if fault.saves and fault.kind in REJOINING else []
@@ -287,14 +287,18 @@ class _Chaos:
         except SwarmNodeError as error:
             self._mishap(f"{fault.kind} of n{node.number}: {error}")
         self._end(entry, "; ".join(said))
-        is_anew = fault.kind in REJOINING
-        since = trio.current_time()
-        if await self._is_back(node, before if is_anew else set(), 0 if is_anew else merged):
+        is_anew, since = fault.kind in REJOINING, trio.current_time()
+        merged = 0 if fault.kind in ENDING else await self._merged_now(node)
+        if await self._is_back(node, before if is_anew else set(), merged):
             entry["rejoin_s"] = round(trio.current_time() - max(since, self._healed_at), 2)
             entry["torch_s"] = round(node.torch_s(node.worker_pid), 2) if is_anew else 0.0
             self._say(f"n{node.number} is back from {fault.kind} after {entry['rejoin_s']:.1f} s")
         else:
             self._mishap(f"n{node.number} was not back {_BACK_S:.0f} s after {fault.kind}")
+
+    async def _merged_now(self, node: ChaosNode) -> int:
+        await node.look()
+        return node.merged
 
     async def _is_back(self, node: ChaosNode, not_pids: set[int], merged: int) -> bool:
         """Wait until a node trains, and has merged more than that; start it if it is down."""

@@ -92,11 +92,11 @@ def open_world(n_nodes: int) -> World:
 
 def rules(cut_hosts: Collection[str], lost_share: float) -> str:
     """Return what nft is told for one node; each word takes the place of the last."""
-    drops = [f"ip saddr {{ {', '.join(cut_hosts)} }} drop"] if cut_hosts else []
-    lost = [f"numgen random mod 10000 < {round(lost_share * 10_000)} drop"] if lost_share else []
+    drops = [f"ip saddr {{ {', '.join(cut_hosts)} }} drop;"] if cut_hosts else []
+    lost = [f"numgen random mod 10000 < {round(lost_share * 10_000)} drop;"] if lost_share else []
     chain = "chain {0} {{ type filter hook {1} priority 0; {2} {3} }}"
-    inward = chain.format("inward", "input", 'iif "lo" accept;', " ; ".join([*drops, *lost]))
-    outward = chain.format("outward", "output", 'oif "lo" accept;', " ; ".join(lost))
+    inward = chain.format("inward", "input", 'iif "lo" accept;', " ".join([*drops, *lost]))
+    outward = chain.format("outward", "output", 'oif "lo" accept;', " ".join(lost))
     return (
         f"table inet chaos\ndelete table inet chaos\ntable inet chaos {{\n{inward}\n{outward}\n}}\n"
     )
