@@ -28,6 +28,7 @@ from swarmnode.processes import stopping
 _VERBS = {
     "backup": ("node.backup", "Write the keys, settings and models of this home to one file."),
     "bench": ("bench", "Measure the codecs, a link or an exchange on this machine."),
+    "chaos": ("chaos", "Let faults hit real nodes on this machine, and check what they promise."),
     "config": ("node.control", "Look at the settings of a node."),
     "create": ("swarm.create", "Create a swarm and print its link."),
     "dashboard": ("node.dashboard", "Print where the page about the running node is, or open it."),

@@ -64,7 +64,7 @@ def end_children() -> None:
     if not _started:
         return
     until = time.monotonic() + _END_S
-    while pids := _running():
+    while pids := running():
         # All stand still before the first is gone: none is left to complain of the others.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
@@ -75,7 +75,7 @@ def end_children() -> None:
         time.sleep(_POLL_S)
 
 
-def _running() -> list[int]:
+def running() -> list[int]:
     """Return the processes below this one that have not ended; reap orphans that have."""
     if not _IS_LINUX:
         return [process.pid for process in _started if process.returncode is None]

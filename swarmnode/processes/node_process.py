@@ -61,12 +61,16 @@ class NodeProcess:
         with (self.home / "daemon.log").open("ab") as log:
             # From this thread: Linux takes the end of the thread that started it for our own.
             self.process = start_child(
-                worker_command("swarmnode", *command),
+                self.command(*command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
         await trio.lowlevel.checkpoint()
+
+    def command(self, *arguments: str) -> list[str]:
+        """Return the whole command of a daemon; others may run it elsewhere, or another version."""
+        return worker_command("swarmnode", *arguments)
 
     async def poll(self) -> None:
         """Take its newest status and note a new loss. Raises WorkerError if it has ended."""
@@ -84,7 +88,7 @@ class NodeProcess:
         """Ask its control socket. Raises SwarmNodeError."""
         client = ControlClient(self.paths)
         call = client.get if method == "GET" else client.post
-        return await trio.to_thread.run_sync(call, path)
+        return await trio.to_thread.run_sync(call, path, abandon_on_cancel=True)
 
     async def interrupt(self, deadline_s: float) -> float:
         """Stop it as Ctrl-C would; return how long that took. Raises WorkerError."""

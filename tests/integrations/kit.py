@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from swarmnode.cli.demo.report import audit_histories
 from swarmnode.config import Paths
+from swarmnode.processes.audit import audit_histories
 from tests.kits.daemon_kit import free_port
 
 QUIET = {"metrics": "off", "dashboard": "off", "lan": False}

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable
 import numpy as np
 import trio
 
-from swarmnode.cli.demo.report import Audit, audit_histories
 from swarmnode.daemon.status.phases import Member
+from swarmnode.processes.audit import Audit, audit_histories
 from swarmnode.testing.fake_files import Vector
 from swarmnode.testing.swarm import SimNode, SimSwarm
 

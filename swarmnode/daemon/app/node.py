@@ -389,7 +389,7 @@ class Node:
         handlers = training.handlers
         trainer.handlers = handlers.by_kind()
         handlers.groups.on_mean = self._note_mean
-        handlers.groups.on_record = self._log.mean_ended
+        handlers.record(self._log.mean_ended)
         trainer.on_log_round = handlers.worker_ready
         trainer.briefing = make_briefing(member, trainer)
         handlers.use_call_time(trainer.briefing.call_s)

@@ -210,12 +210,17 @@ class Gathers(Rounds):
         how: events.Commit | events.Abort,
     ) -> None:
         topic = topic_of(intent)
+        now = self._env.monotonic()
+        _, since = self._running.get(gid, (topic, now))  # given up while it was opening
+        took_s = now - since
         self._note_over(gid, topic, is_in_vain=isinstance(how, events.Abort) or not entries)
         self.messages.close(gid)
         match how, lease:
             case events.Commit() as commit, BufferLease() as lent if entries:
-                self._commit(intent, topic, lent, entries, commit)
+                self._commit(intent, topic, lent, entries, commit, took_s)
                 return
+            case events.Abort(why=why, in_doubt=in_doubt), BufferLease():
+                self.on_record(events.MeanEnded(gid, (), b"", why, in_doubt, took_s))
             case events.Abort(why=why), _:
                 pass
             case _:
@@ -235,15 +240,20 @@ class Gathers(Rounds):
         lease: BufferLease,
         entries: tuple[Announced, ...],
         commit: events.Commit,
+        took_s: float,
     ) -> None:
-        is_applied = self._apply(topic, lease, commit, [each.author for each in entries])
+        authors, result = tuple(each.author for each in entries), commit.result
+        is_applied = self._apply(topic, lease, commit, authors)
         self.on_end(is_applied)
+        self.on_record(
+            events.MeanEnded(commit.gid, authors, result, "", False, took_s, is_lost=not is_applied)
+        )
         _log.info(
             "gathered",
             tag=intent.tag,
             round=round_of(intent),
             messages=len(entries),
-            result=commit.result.hex()[:16],
+            result=result.hex()[:16],
             is_applied=is_applied,
         )
 

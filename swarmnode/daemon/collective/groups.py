@@ -66,7 +66,6 @@ class Groups(Rounds):
 
     Attributes:
         on_mean: told of each mean, over which members it is.
-        on_record: one line of history.
         payloads_refused_total: shares and sums of others that were implausibly large.
     """
 
@@ -85,7 +84,6 @@ class Groups(Rounds):
         self._comparing = lessor
         self._codec_name = codec_name
         self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None
-        self.on_record: Callable[[events.MeanEnded], None] = lambda _mean: None
         self._doubts = Doubts()
         self._buffers = BufferPool(_BUFFERS_MAX)
         self._has_averaged = trio.Event()  # since memory was looked at

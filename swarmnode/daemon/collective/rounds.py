@@ -156,6 +156,7 @@ class Rounds(ABC):
         on_apart: told that others wait on another lineage, while this node waits.
         on_end: told of each round's end, and whether what came of it is applied.
         on_worker_gone: told that the next worker begins anew.
+        on_record: one line of history.
         call_s: how long a member that is called may take to come; 0: not known.
         is_beside: whether others had all places at the last intent.
         patience: how long members are waited for.
@@ -196,6 +197,7 @@ class Rounds(ABC):
         self.on_apart: Callable[[], None] = lambda: None
         self.on_end: Callable[[bool], None] = lambda _is_applied: None
         self.on_worker_gone: Callable[[], None] = lambda: None
+        self.on_record: Callable[[events.MeanEnded], None] = lambda _round: None
         self.call_s: Callable[[], float] = lambda: 0.0
         self.is_beside = False
         self.committed_total = self.refused_total = 0

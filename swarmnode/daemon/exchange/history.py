@@ -62,7 +62,7 @@ class ExchangeLog:
         )
 
     def mean_ended(self, mean: MeanEnded) -> None:
-        """A group mean is over, one way or another."""
+        """A group mean, or a gathering, is over, one way or another."""
         self._write(
             {
                 "event": "finished",

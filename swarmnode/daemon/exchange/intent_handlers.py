@@ -40,6 +40,7 @@ from swarmnode.daemon.worker.leases import IntentHandler, Lessor
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Called, PostedIntent, Stray
+from swarmnode.protocol.gossip.group_events import MeanEnded
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.protocol.identity import Signer
 from swarmnode.strategies.installed import look_at_strategy
@@ -204,6 +205,11 @@ class IntentHandlers:
         self.exchanges.core.patience.call_s = call_s
         for rounds in (self.groups, *self._gathers):
             rounds.call_s = call_s
+
+    def record(self, on_record: Callable[[MeanEnded], None]) -> None:
+        """Let a line of history be written of each round that ends."""
+        for rounds in (self.groups, *self._gathers):
+            rounds.on_record = on_record
 
     def worker_ready(self, log_round: int) -> None:
         """A worker is up, whose model holds all rounds of the log before ``log_round``."""

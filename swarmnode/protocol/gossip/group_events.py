@@ -387,9 +387,9 @@ class Abort:
 
 @dataclass(frozen=True)
 class MeanEnded:
-    """What became of one group mean here, once something was lent for it.
+    """What became of one group mean or gathering here, once something was lent for it.
 
-    ``result``: the SHA-256 of the mean, over ``contributors``; both empty if nothing came of it.
+    ``result``: the SHA-256 of what it came to, over ``contributors``; both empty if to nothing.
     ``is_lost``: it has committed, and the worker that was to merge it is gone.
     """
 

@@ -20,7 +20,6 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.cli.demo.report import audit_histories
 from swarmnode.config import Paths
 from swarmnode.daemon.discovery.dht import DHT_SERVICE
 from swarmnode.daemon.membership.members import HELLO_SERVICE
@@ -30,6 +29,7 @@ from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpChannel, TcpTransport
+from swarmnode.processes.audit import audit_histories
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.swarm import Hint, network_id

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from swarmnode.cli.demo.report import Audit, audit_histories
 from swarmnode.config import Paths
+from swarmnode.processes.audit import Audit, audit_histories
 from tests.kits.daemon_kit import Daemon, swarmnode, wait_until
 from tests.process.life_kit import Party, peer_of
 

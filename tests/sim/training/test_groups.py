@@ -11,7 +11,7 @@ import pytest
 import torch
 import trio
 
-from swarmnode.cli.demo.report import audit_histories
+from swarmnode.processes.audit import audit_histories
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.testing.swarm import SimSwarm, sim_swarm

@@ -8,7 +8,7 @@ import trio
 
 from swarmnode.strategies.sparse import Sparse
 from swarmnode.testing.swarm import SimSwarm, sim_swarm
-from tests.sim.checks import are_one_swarm, until
+from tests.sim.checks import are_one_swarm, check_atomic, until
 from tests.sim.strategy_worker import StrategyWorker
 
 NUMEL = 64
@@ -42,6 +42,8 @@ async def test_daemons_take_the_same_steps_to_the_last_bit(tmp_path, autojump_cl
         await agree(swarm)
         assert all(node.status.exchanges_committed >= 6 for node in swarm.nodes)
         assert all(node.status.alarm == "" for node in swarm.nodes)
+        audit = check_atomic(swarm)
+        assert audit.committed >= 6, "each round is in the histories, with one result on all nodes"
         phi = swarm.nodes[0].worker.strategy.phi
         assert float((phi - 100.0).abs().max()) > 0.1, "it has moved"
         # A message of 50 bytes to each of the three others, and announcements of half a kB.

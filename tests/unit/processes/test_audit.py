@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from swarmnode import limits
-from swarmnode.cli.demo.report import Audit, Entry, audit_histories
+from swarmnode.processes.audit import Audit, Entry, audit_histories
 
 
 def ended(xid: str, peer: str, outcome: str = "committed", boot: int = 1) -> Entry:

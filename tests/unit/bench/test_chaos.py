@@ -1,0 +1,260 @@
+"""What ``swarmnode chaos`` makes of what it has seen, and that its faults follow from the seed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarmnode.bench.chaos.findings import Evidence, format_outcome, judge, outcome
+from swarmnode.bench.chaos.node import SITE, Life, Sample, is_there, sample_of
+from swarmnode.bench.chaos.plan import ENDING, NETWORK, WEIGHTS, network_faults, node_faults
+from swarmnode.bench.chaos.world import rules
+from swarmnode.processes.audit import Entry
+
+MB = 1_000_000
+
+
+def ended(xid: str, peer: str, outcome: str = "committed", **more: Any) -> Entry:
+    entry = {"event": "finished", "xid": xid, "peer": peer, "outcome": outcome, "boot": 1}
+    return {**entry, **more}
+
+
+def merged(xid: str) -> Entry:
+    return {"event": "applied", "xid": xid, "boot": 1}
+
+
+def whole() -> Evidence:
+    """Two nodes, of which nothing is wrong."""
+    found = Evidence()
+    found.histories = {"a": [ended("1", "b"), merged("1")], "b": [ended("1", "a"), merged("1")]}
+    found.promises = [("n1", 70, 70)]
+    found.heard, found.heard_last = {"a": 100}, {"a": 104}
+    return found
+
+
+def test_what_is_as_promised_is_no_violation() -> None:
+    verdict = judge(whole())
+    assert verdict.violations == ()
+    assert verdict.audit.committed == 1
+
+
+def test_an_exchange_on_one_side_is_found_with_what_both_have_written() -> None:
+    found = whole()
+    found.histories["b"] = [ended("1", "a", "aborted")]
+    verdict = judge(found)
+    assert verdict.half_applied == ("1",)
+    assert verdict.violations == (
+        "half applied: 1, a: finished committed 1, applied 1; b: finished aborted 1",
+    )
+
+
+def test_two_results_of_one_round_are_found() -> None:
+    found = whole()
+    for peer, result in (("a", "aa"), ("b", "bb")):
+        entry = {"event": "finished", "xid": "2", "present": ["a", "b"], "boot": 1}
+        entry |= {"outcome": "committed", "result": result}
+        found.histories[peer] = [*found.histories[peer], entry, merged("2")]
+    assert judge(found).half_applied == ("2",)
+
+
+def test_what_a_node_itself_calls_in_doubt_is_counted_apart() -> None:
+    found = whole()
+    found.histories["b"] = [ended("1", "a", "aborted", in_doubt=True)]
+    verdict = judge(found)
+    assert (verdict.half_applied, verdict.in_doubt, verdict.violations) == ((), 1, ())
+
+
+def test_what_a_node_with_a_full_disk_has_not_written_proves_nothing() -> None:
+    found = whole()
+    found.histories["b"] = []
+    assert judge(found).half_applied == ("1",)
+    found.incomplete = {"b"}
+    assert judge(found).half_applied == ()
+    found.histories["b"] = [ended("1", "a", "aborted")]
+    assert judge(found).half_applied == ("1",), "but what it has written does"
+
+
+def test_a_snapshot_that_was_promised_and_is_gone_is_found() -> None:
+    found = whole()
+    found.promises = [("n1", 70, 69)]
+    assert judge(found).lost == ("lost: n1 had promised step 70, and began again at 69",)
+
+
+def test_steps_that_were_heard_of_and_are_gone_are_found() -> None:
+    found = whole()
+    found.heard_last = {"a": 99}
+    assert judge(found).lost == ("lost: 100 steps of a had been heard of, 99 are left",)
+
+
+def test_an_exchange_that_is_lost_where_nothing_was_killed_is_found() -> None:
+    found = whole()
+    found.histories["a"] = [ended("1", "b"), {"event": "lost", "xid": "1", "boot": 1}]
+    assert judge(found).lost == ("lost: exchange 1 of a, which was not touched",)
+    found.hit = {"a"}
+    assert judge(found).lost == ()
+
+
+def test_a_process_that_is_left_and_a_log_that_complains_are_found() -> None:
+    found = whole()
+    found.orphans = ["4711: python worker"]
+    found.logs = {"n0/daemon.log": "fine\nTraceback (most recent call last):\n  x\n"}
+    found.mishaps = ["n1 is down"]
+    assert judge(found).violations == (
+        "orphan: 4711: python worker",
+        "n1 is down",
+        "n0/daemon.log has said 1 times: Traceback (most recent call last):",
+    )
+
+
+def life(hours: float = 1.0, **last: int) -> Life:
+    """A process that grows evenly to ``last``."""
+    first = {"rss_bytes": 60 * MB, "fds": 20, "memfds": 1, "threads": 4}
+    samples = [
+        Sample(hours * 36 * i, **{k: v + (last.get(k, v) - v) * i // 100 for k, v in first.items()})
+        for i in range(101)
+    ]
+    return Life(0, "daemon", 1, samples)
+
+
+@pytest.mark.parametrize(
+    ("last", "what"),
+    [
+        ({"rss_bytes": 63 * MB}, "memory grows by 3.0 MB an hour"),
+        ({"fds": 90}, "fds went from 31 to 78"),
+        ({"memfds": 9}, "holds 7 segments"),
+        ({"threads": 60}, "threads went from 12 to 51"),
+    ],
+)
+def test_what_leaks_is_found(last: dict[str, int], what: str) -> None:
+    found = whole()
+    found.lives = [life(**last)]
+    (violation,) = judge(found).violations
+    assert what in violation
+    found.lives = [life()]
+    assert judge(found).violations == ()
+
+
+def test_the_slope_of_minutes_is_said_and_not_judged() -> None:
+    found = whole()
+    found.lives = [life(0.2, rss_bytes=61 * MB)]
+    figures = outcome(1, 12, [found], {})
+    assert figures["rss_slope_mb_per_h"] == pytest.approx(5, rel=0.05)
+    assert figures["violations"] == []
+    found.lives = [life(0.05, rss_bytes=61 * MB)]
+    assert outcome(1, 3, [found], {})["rss_slope_mb_per_h"] is None
+
+
+def test_the_outcome_has_all_figures_and_what_was_left_out() -> None:
+    found = whole()
+    fault = {"kind": "kill-both", "rejoin_s": 9.0, "torch_s": 4.0}
+    slow = {"kind": "kill-worker", "rejoin_s": 30.0, "torch_s": 4.0}
+    short = {"kind": "stop-both", "rejoin_s": 0.2, "torch_s": 0.0}
+    found.faults = [fault, slow, short]
+    figures = outcome(3, 5, [found], {"partition": "needs root"})
+    assert list(figures)[:11] == [
+        "seed", "minutes", "faults", "half_applied", "lost_acknowledged", "orphans",
+        "rejoin_p50_s", "rejoin_p95_s", "commit_ratio", "rss_slope_mb_per_h", "violations",
+    ]  # fmt: skip
+    assert figures["faults"][-1] == {"kind": "partition", "left_out": "needs root"}
+    assert (figures["rejoin_p50_s"], figures["rejoin_p95_s"]) == (26.0, 26.0)
+    assert figures["commit_ratio"] == 1.0
+    text = format_outcome(figures)
+    assert "3 faults in 5 minutes, seed 3: 0 half applied" in text
+    assert "left out: partition: needs root" in text
+
+
+# --- faults ---------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_faults_and_another_gives_others() -> None:
+    kinds = {*WEIGHTS}
+    plans = [list(islice(node_faults(seed, 2, 600.0, kinds), 40)) for seed in (1, 1, 2)]
+    assert plans[0] == plans[1] != plans[2]
+    assert {fault.kind for fault in islice(node_faults(1, 0, 600.0, kinds), 300)} == kinds
+    assert list(islice(node_faults(1, 3, 600.0, kinds), 40)) != plans[0], "each node has its own"
+
+
+def test_faults_are_bounded_by_the_length_of_the_run_and_by_what_can_be_had() -> None:
+    few = list(islice(node_faults(1, 0, 60.0, {*WEIGHTS} - ENDING), 200))
+    assert not {fault.kind for fault in few} & ENDING
+    assert max(fault.lasts_s for fault in few) <= 15.0
+    long = list(islice(node_faults(1, 0, 3600.0, {"stop-both"}), 200))
+    assert 100 < max(fault.lasts_s for fault in long) <= 120
+    assert list(node_faults(1, 0, 60.0, set())) == []
+
+
+def test_a_partition_has_two_sides_and_a_line_loses_some() -> None:
+    faults = list(islice(network_faults(1, 6, 600.0, {*NETWORK}), 100))
+    for fault in faults:
+        if fault.kind == "partition":
+            assert 1 <= len(fault.nodes) <= 3
+        else:
+            assert len(fault.nodes) == 1
+            assert 0.02 <= fault.force <= 0.3
+
+
+def test_the_rules_of_a_line_are_what_nft_is_told() -> None:
+    text = rules(["10.77.0.2", "10.77.0.3"], 0.05)
+    assert "ip saddr { 10.77.0.2, 10.77.0.3 } drop; numgen random mod 10000 < 500 drop;" in text
+    assert "drop" not in rules((), 0.0)
+
+
+# --- processes ------------------------------------------------------------------------------
+
+
+def test_a_clock_is_wrong_by_what_its_file_says_now(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    clock = tmp_path / "clock"
+    code = (
+        "import time, pathlib\n"
+        f"clock = pathlib.Path({str(clock)!r})\n"
+        "a = time.time(); clock.write_text('3600'); b, c = time.time(), time.time_ns()\n"
+        "clock.write_text('-60'); d = time.time()\n"
+        "print(round((b - a) / 10), round((c / 1e9 - a) / 10), round((d - a) / 10))\n"
+    )
+    environment = {"PYTHONPATH": str(tmp_path), "SWARMNODE_CHAOS_CLOCK": str(clock)}
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert said.stdout.split() == ["360", "360", "-6"]
+
+
+def test_the_import_of_torch_is_timed(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    (tmp_path / "torch.py").write_text("value = 7\n")
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", "import torch; print(torch.value)"],
+        env={"PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+    )
+    assert process.communicate(timeout=60)[0] == b"7\n"
+    assert 0 <= float((tmp_path / f"torch-{process.pid}").read_text()) < 60
+
+
+def test_what_a_process_holds_is_read_and_one_that_has_ended_is_known() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", "import os; f = os.memfd_create('x'); print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        seen = sample_of(process.pid, 5.0)
+        assert seen is not None
+        assert (seen.at_s, seen.memfds, seen.threads) == (5.0, 1, 1)
+        assert seen.fds >= 4
+        assert seen.rss_bytes > MB
+        assert is_there(process.pid)
+        process.kill()
+    assert not is_there(process.pid)
+    assert sample_of(process.pid, 6.0) is None
