@@ -1,15 +1,43 @@
-"""``loss.png``: the held-out losses of the demo, against tokens of the swarm and against time."""
+"""``loss.png``: the held-out losses of the demo, against tokens of the swarm and against time.
+
+``loss.json`` has all that is drawn, and ``loss.svg`` is the same picture for pages, light and dark
+ones; it names the SHA-256 of the figures that it was drawn from.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from swarmnode.errors import ConfigError
 
 _NO_LOSS = float("nan")
+_INK, _GREY = "#24292f", "#6e7781"
+_COLOURS = ("#0b6bcb", "#c2410c", "#15803d", "#8b3fc7", "#be185d", "#0e7490")
+_DARK = dict(
+    zip(
+        (_INK, _GREY, *_COLOURS),
+        ("#e6edf3", "#9da7b1", "#58a6ff", "#f0883e", "#3fb950", "#bc8cff", "#f778ba", "#39c5cf"),
+        strict=True,
+    )
+)
+# Text stays text, so that it can be searched and is no larger than its letters; the salt makes the
+# names of clip paths follow from the picture alone.
+_LOOK: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "swarmnode",
+    "legend.frameon": False,
+    "grid.color": _GREY,
+    **dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _INK
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -83,25 +111,63 @@ def paced(curve: Sequence[tuple[int, float]], like: Sequence[Point], nodes: int)
     return [Point(step * per_step_s, round(step * per_step), step, loss) for step, loss in curve]
 
 
-def draw(picture: Picture, path: Path) -> bool:
-    """Write the picture; False: there is no matplotlib to draw with. Raises ConfigError."""
+def write_picture(picture: Picture, folder: Path) -> bool:
+    """Write ``loss.json``, and the pictures; False: there is no matplotlib to draw them with.
+
+    Raises:
+        ConfigError: a picture came out empty.
+    """
+    (folder / "loss.json").write_bytes(msgspec.json.format(encode_figures(picture), indent=1))
     try:
-        from matplotlib.figure import Figure
+        drawn = {name: draw(picture, name.rpartition(".")[2]) for name in ("loss.png", "loss.svg")}
     except ImportError:
         return False
-    figure = Figure(figsize=(11, 5), layout="constrained")
-    by_tokens, by_time = figure.subplots(1, 2, sharey=True)
-    _draw_lines(by_tokens, picture, lambda point: point.tokens / 1e6)
-    _draw_lines(by_time, picture, lambda point: point.at_s)
-    by_tokens.set_xlabel("million tokens of the swarm")
-    by_tokens.set_ylabel("loss on held-out text (nats per byte)")
-    by_time.set_xlabel("seconds")
-    by_time.legend(loc="upper right")  # losses fall; "best" takes long on a busy machine
-    figure.suptitle(picture.title)
-    figure.savefig(path, dpi=120)
-    if path.stat().st_size == 0:
-        raise ConfigError(f"{path} came out empty")
+    for name, data in drawn.items():
+        if not data:
+            raise ConfigError(f"{folder / name} came out empty")
+        (folder / name).write_bytes(data)
     return True
+
+
+def encode_figures(picture: Picture) -> bytes:
+    """Return all that is drawn, as JSON; a loss is null where a life of a node ended."""
+    return msgspec.json.encode(picture)
+
+
+def draw(picture: Picture, kind: str) -> bytes:
+    """Return the picture as ``png`` or ``svg``. Raises ImportError without matplotlib."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_LOOK if kind == "svg" else {}):
+        figure = Figure(figsize=(9.5, 4.3), layout="constrained")
+        by_tokens, by_time = figure.subplots(1, 2, sharey=True)
+        _draw_lines(by_tokens, picture, lambda point: point.tokens / 1e6)
+        _draw_lines(by_time, picture, lambda point: point.at_s)
+        by_tokens.set_xlabel("million tokens of the swarm")
+        by_tokens.set_ylabel("loss on held-out text (nats per byte)")
+        by_time.set_xlabel("seconds")
+        by_time.legend(loc="upper right")  # losses fall; "best" takes long on a busy machine
+        figure.suptitle(picture.title)
+        drawn = io.BytesIO()
+        if kind == "png":
+            figure.savefig(drawn, format="png", dpi=120)
+            return drawn.getvalue()
+        digest = hashlib.sha256(encode_figures(picture)).hexdigest()
+        about = {"Title": picture.title, "Identifier": digest, "Date": None, "Creator": None}
+        figure.savefig(drawn, format="svg", transparent=True, metadata=about)
+    return _for_the_dark(drawn.getvalue())
+
+
+def _for_the_dark(svg: bytes) -> bytes:
+    """Give every colour another one on dark pages, over what matplotlib says of each element."""
+    rules = "".join(
+        f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
+        for light, dark in _DARK.items()
+        for kind in ("fill", "stroke")
+    )
+    style = f"<style>@media(prefers-color-scheme:dark){{{rules}}}</style>\n</svg>"
+    return svg.rstrip().removesuffix(b"</svg>") + style.encode()
 
 
 def _draw_lines(axes: Any, picture: Picture, place: Any) -> None:
@@ -109,26 +175,34 @@ def _draw_lines(axes: Any, picture: Picture, place: Any) -> None:
     axes.plot(
         [place(point) for point in alone.points],
         [point.loss for point in alone.points],
-        color="0.45",
+        color=_GREY,
         linestyle="--",
         label=alone.label,
     )
-    for line in picture.nodes:
+    for number, line in enumerate(picture.nodes):
         axes.plot(
             [place(point) for point in line.points],
             [point.loss for point in line.points],
+            color=_COLOURS[number % len(_COLOURS)],
             linewidth=1.4,
             marker=".",
             markevery=[len(line.points) - 1],
             label=line.label,
         )
-    axes.axvline(place(picture.killed_at), color="0.7", linewidth=0.8)
+    axes.set_ylim(top=_top(picture))
+    axes.axvline(place(picture.killed_at), color=_GREY, alpha=0.5, linewidth=0.8)
     axes.annotate(
         f"{picture.killed} killed",
-        (place(picture.killed_at), axes.get_ylim()[1]),
-        xytext=(4, -10),
+        (place(picture.killed_at), axes.get_ylim()[0]),
+        xytext=(4, 6),
         textcoords="offset points",
         fontsize=8,
-        color="0.35",
+        color=_GREY,
     )
     axes.grid(alpha=0.3)
+
+
+def _top(picture: Picture) -> float:
+    """Return the loss after a tenth of the run: what came before would hide all that differs."""
+    known = [point.loss for point in picture.nodes[0].points if point.loss == point.loss]
+    return known[len(known) // 10] * 1.02

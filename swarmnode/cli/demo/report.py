@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from swarmnode.cli.demo.picture import Line, Picture, Point, draw, paced
+from swarmnode.cli.demo.picture import Line, Picture, Point, paced, write_picture
 from swarmnode.cli.demo.run import SWARM_NAME, DemoRun
 from swarmnode.cli.demo.view import LiveView
 from swarmnode.processes.audit import Audit, audit_histories
@@ -26,7 +26,7 @@ def report(run: DemoRun, out: Path, view: LiveView) -> dict[str, Any]:
     view.say(f"now one node alone for the same {max(steps)} steps")
     alone = _train_alone(run, max(steps), data)
     text = run_offline("generate", str(out / "model"), "--prompt", "The ", "--length", "200", *data)
-    if not draw(_picture(run, losses, alone), out / "loss.png"):
+    if not write_picture(_picture(run, losses, alone), out):
         view.say("no loss.png without matplotlib: pip install '.[plot]' in the clone of swarmnode")
     audit = audit_histories(
         {node.status["peer"]: read_history(node.paths.history) for node in run.nodes}
