@@ -105,8 +105,10 @@ def question(manifest: Manifest, named: Environment, folder: Path) -> Iterator[s
         yield "  its code will run here as you: say yes only if you trust those who publish it"
 
 
-def words(named: Environment) -> Iterator[str]:
+def words(named: Environment | None) -> Iterator[str]:
     """Say what an environment holds, for people."""
+    if named is None:
+        return
     if named.packages:
         first, *more = [_package(each.name, each.version) for each in named.packages]
         extras = f", with {', '.join(map(ascii, named.extras))}" if named.extras else ""
