@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from swarmnode.cli.swarm.create import check_link_can_work, write_swarm
+from swarmnode.cli.swarm.create import check_link_can_work
+from swarmnode.cli.swarm.manifest import write_swarm
 from swarmnode.config import load_config
 from swarmnode.errors import Refused
 from swarmnode.integrations.agent import weights_hash

@@ -67,6 +67,7 @@ class Configure(Message, frozen=True, tag="configure"):
     recipe: Recipe | None = None  # with one, no step is taken before SwarmProgress
     nproc: Annotated[int, Meta(ge=1, le=limits.RANKS_MAX)] = 1  # processes that train as one
     parallel: Literal["ddp", "fsdp2"] = "ddp"  # what each of them has: all of the model, or a part
+    python: str = ""  # of the swarm's environment, that the worker is started with; "": ours
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

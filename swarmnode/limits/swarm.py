@@ -12,6 +12,12 @@ ZONES_MAX = 2  # of a link: each is a question to DNS
 # Of a package that has a task, as a manifest names it: longer than any on the public index.
 PACKAGE_NAME_CHARACTERS_MAX = 128
 PACKAGE_VERSION_CHARACTERS_MAX = 64
+# What a manifest may ask to be installed: with names and hashes half of its 64 KiB. A package has a
+# wheel for each kind of machine, of which ten or so are in use.
+ENVIRONMENT_PACKAGES_MAX = 48
+ENVIRONMENT_EXTRAS_MAX = 16
+PACKAGE_HASHES_MAX = 16
+PLACE_CHARACTERS_MAX = 1024  # an address of an index or of a file
 # Volunteers' clocks are wrong by minutes; a day off is a broken clock.
 MANIFEST_CLOCK_SKEW_S = 86_400
 # What it says itself and what the link says.

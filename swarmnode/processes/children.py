@@ -40,12 +40,13 @@ def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]
     Raises:
         OSError: the system refused.
     """
+    environment = worker_environment(command[0])
     if _IS_LINUX:
         _adopt_orphans()
         program = str(Path(spawn.__file__).with_name("tied.py"))
         command = [sys.executable, "-I", "-S", program, str(os.getpid()), *command]
     stopping.watch(end_children)
-    process = subprocess.Popen(command, env=worker_environment(), start_new_session=True, **options)
+    process = subprocess.Popen(command, env=environment, start_new_session=True, **options)
     _started.append(process)
     return process
 

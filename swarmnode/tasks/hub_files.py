@@ -19,6 +19,7 @@ CONFIG_FILE = "config.json"
 _TOKENIZER_FILES = (TOKENIZER_FILE, "tokenizer_config.json", "chat_template.jinja")
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FETCHED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.txt", "README.md")
+_FETCHED_DATA = ("*.txt", "*.jsonl", "*.parquet", "*.csv")
 _JSON_BYTES_MAX = 16 * 1024 * 1024  # an index names each tensor of a large mixture of experts
 NEEDS = "needs {} of the extra hub: pip install '.[hub]' in the clone of swarmnode"
 
@@ -189,22 +190,28 @@ def pinned(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     return config | hashes
 
 
-def fetch(name: str, revision: str) -> dict[str, str]:
+def fetch(name: str, revision: str, *, is_data: bool = False) -> dict[str, str]:
     """Have a model of the hub in its cache on this machine; return where, and its revision.
+
+    ``is_data``: a data set, whose files are text, lines of JSON or parquet.
 
     Raises:
         ConfigError: it cannot be had.
     """
+    said = f"data set {name}" if is_data else f"--model {name}"
     try:
         import huggingface_hub
     except ImportError as error:
-        raise ConfigError(f"--model {name} {NEEDS.format('huggingface_hub')}") from error
+        raise ConfigError(f"{said} {NEEDS.format('huggingface_hub')}") from error
     try:
         folder = huggingface_hub.snapshot_download(
-            name, revision=revision or None, allow_patterns=list(_FETCHED)
+            name,
+            repo_type="dataset" if is_data else None,
+            revision=revision or None,
+            allow_patterns=list(_FETCHED_DATA if is_data else _FETCHED),
         )
     # Whatever the hub or the network is like, it is one line for the caller.
     except (OSError, ValueError, RuntimeError) as error:
         why = " ".join(str(error).split())[:200]
-        raise ConfigError(f"--model {name}: it cannot be fetched: {why}") from error
+        raise ConfigError(f"{said}: it cannot be fetched: {why}") from error
     return {"folder": folder, "revision": Path(folder).name}

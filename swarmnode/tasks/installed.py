@@ -51,7 +51,9 @@ class InstalledTask:
 
 def installed_tasks() -> dict[str, str]:
     """Return name → ``module:Class`` of every task that is installed."""
-    found = {entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    # The first of a name counts, as for modules: a swarm's environment comes before ours.
+    entries = reversed(tuple(entry_points(group=ENTRY_POINT_GROUP)))
+    found = {entry.name: entry.value for entry in entries}
     return found | BUILT_IN
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from swarmnode import limits
+from swarmnode.wire.environment import Environment, PackageName, PackageVersion
 from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.records import Count, Digest, Name, PublicKeyBytes, ShortText, SignatureBytes
 
@@ -15,9 +15,6 @@ from swarmnode.wire.records import Count, Digest, Name, PublicKeyBytes, ShortTex
 Topology = Annotated[
     str, Meta(max_length=8192, pattern=r"^([a-z]*|[0-9]+-[0-9]+( [0-9]+-[0-9]+)*)$")
 ]
-
-PackageName = Annotated[str, Meta(max_length=limits.PACKAGE_NAME_CHARACTERS_MAX)]
-PackageVersion = Annotated[str, Meta(max_length=limits.PACKAGE_VERSION_CHARACTERS_MAX)]
 
 
 class Signed(msgspec.Struct, frozen=True):
@@ -68,6 +65,7 @@ class Manifest(msgspec.Struct, frozen=True):
     probe_hash: Digest | UnsetType = UNSET
     # The key by which members tell strangers where they are, signed by the swarm's.
     grant: Annotated[bytes, Meta(min_length=96, max_length=96)] | UnsetType = UNSET
+    environment: Environment | UnsetType = UNSET  # not set: swarmnode itself has all that it takes
 
 
 class ManifestRequest(msgspec.Struct, frozen=True):

@@ -178,10 +178,10 @@ def export(arguments: argparse.Namespace) -> Iterator[Json]:
 
 
 def fetch_model(arguments: argparse.Namespace) -> Iterator[Json]:
-    """Bring a model of the hub to this machine, but no code and no weights that can hold any."""
+    """Bring a model or data of the hub here, but no code and no weights that can hold any."""
     from swarmnode.tasks.hub_files import fetch
 
-    yield fetch(arguments.name, arguments.revision)
+    yield fetch(arguments.name, arguments.revision, is_data=arguments.data_set)
 
 
 def bench_snapshot(arguments: argparse.Namespace) -> Iterator[Json]:
@@ -312,6 +312,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--rounds", type=int, required=True)
     sub.add_argument("--period", type=float, required=True, help="seconds")
     sub = add(fetch_model)
+    sub.add_argument("--data-set", action="store_true", help="and no model")
     sub.add_argument("name")
     sub.add_argument("--revision", default="")
     sub = add(bench_pauses)

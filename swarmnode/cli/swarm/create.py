@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shlex
 import sys
 import threading
@@ -16,8 +15,7 @@ from typing import Any
 import click
 import msgspec
 
-from swarmnode import __version__
-from swarmnode.cli.main import print_json
+from swarmnode.cli.main import plain, print_json
 from swarmnode.cli.options import (
     bootstrap_option,
     check_data,
@@ -26,17 +24,18 @@ from swarmnode.cli.options import (
     json_option,
     node_options,
 )
+from swarmnode.cli.swarm.equip import words as environment_words
+from swarmnode.cli.swarm.manifest import write_swarm
 from swarmnode.cli.swarm.recipe import lora_settings, make_recipe, parse_settings, recipe_words
-from swarmnode.config import NodeConfig, Paths, load_config
+from swarmnode.config import NodeConfig, load_config
 from swarmnode.errors import ConfigError, Refused
 from swarmnode.memory import MainMemory, main_memory
 from swarmnode.processes.worker_tools import model_folder, stream_offline
-from swarmnode.protocol.identity import Signer
 from swarmnode.quantities import parse_count
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
+from swarmnode.wire.environment import DataReference
 from swarmnode.wire.recipe import Recipe
 
-_SECONDS_PER_DAY = 86_400
 # The parameters as they are built, and their copy in one vector; measured: 2.0 times at most.
 _BYTES_PER_PARAMETER = 2 * 4
 _GB = 1e9
@@ -116,6 +115,26 @@ _SHOWN = (
     is_flag=True,
     help="Each member is meant to train on data of its own: no member is warned of a difference.",
 )
+@click.option(
+    "--data-from",
+    metavar="URL|REPO",
+    help="One file at an address, or a data set of Hugging Face's hub, NAME[@REVISION]: members"
+    " fetch the same, by its hash.",
+)
+@click.option(
+    "--task-requirement",
+    "requirement",
+    metavar="DIST==VERSION",
+    help="What members install for the task, DIST[EXTRAS]==VERSION [default: the package that has"
+    " it here, if an index has that].",
+)
+@click.option(
+    "--index",
+    default="",
+    metavar="NAME|URL",
+    help="Where members get that: a name that pip knows by `pip config set swarmnode.NAME URL`, or"
+    " an address [default: what pip is set to].",
+)
 @click.option("--expires-days", type=click.IntRange(1, 36_500), help="Refuse newcomers after that.")
 @click.option("--closed", is_flag=True, help="Only who has an invite may join.")
 @bootstrap_option
@@ -135,6 +154,9 @@ def create(
     members: int | None,
     data: Path | None,
     own_data: bool,
+    data_from: str | None,
+    requirement: str | None,
+    index: str,
     expires_days: int | None,
     closed: bool,
     bootstrap: tuple[str, ...],
@@ -148,6 +170,7 @@ def create(
     This node then takes part with `swarmnode join NAME`, like every other node; the swarm
     goes on without it.
     """
+    from swarmnode.cli.swarm.pins import parse_requirement, pin_task, with_data
     from swarmnode.protocol.swarm import check_name
     from swarmnode.store.training_data import TrainingData, save_training_data
     from swarmnode.strategies.installed import look_at_strategy
@@ -158,6 +181,8 @@ def create(
     look_at_strategy(strategy)
     get_codec(codec)
     data_dir = check_data(data, task)
+    if requirement:
+        parse_requirement(requirement)
     config = load_config(
         given(home=home and str(home), listen=listen, advertise=advertise, bootstrap=bootstrap),
         os.environ,
@@ -168,17 +193,21 @@ def create(
     chosen_recipe = (parse_settings(settings)[2], parse_count(tokens) if tokens else 0, schedule)
     make_recipe({}, *chosen_recipe)  # refused before torch is loaded
     model_dir, named = model_folder(model)
+    reference, data_dir = _data_of(name, data_from, data_dir, config, own_data=own_data)
     places: dict[str, Any] = {"data_dir": data_dir, "model_dir": model_dir}
     asked: dict[str, Any] = {"base": lora_settings(lora) | named, "has_own_data": own_data}
     described = _describe(task, settings, **places, **asked, is_quiet=as_json, **chosen)
     recipe = make_recipe(described["recipe"], *chosen_recipe)
+    pinned = pin_task(described["task"], requirement, index)
+    environment = with_data(pinned.environment, reference)
     save_training_data(name, config.paths, TrainingData(data_dir, own_data, model_dir))
     terms: dict[str, Any] = {"expires_days": expires_days, "is_closed": closed}
-    terms |= {"has_own_data": own_data, "recipe": recipe}
+    terms |= {"has_own_data": own_data, "recipe": recipe, "environment": environment}
     link, node_id = write_swarm(name, config, codec, described, **terms)
     if as_json:
         facts = {key: described[key] for key in _SHOWN} | {"recipe": msgspec.to_builtins(recipe)}
         facts |= {"admission": "closed" if closed else "open", "codec": codec}
+        facts |= {"installs": [*environment_words(environment)], "notes": pinned.notes}
         print_json({"link": link, "name": name, "peer": node_id, **facts})
         return
     _tell(name, link, described, recipe, home=home, is_closed=closed)
@@ -187,10 +216,26 @@ def create(
     flags += [("--advertise", address) for address in advertise]
     flags += [("--data", data_dir), ("--model", model or "")]
     click.echo(f"this machine: {shlex.join(['swarmnode', 'join', name, *_given_flags(flags)])}")
-    for note in _notes(model, named, data_dir, own_data=own_data):
+    for line in environment_words(environment):
+        click.echo(f"others are asked to install: {plain(line)}")
+    folder = data_dir if data else ""
+    for note in (*_notes(model, named, folder, own_data=own_data), *pinned.notes):
         click.echo(note)
     _say_how_many(described)
     _warn_if_private(link)
+
+
+def _data_of(
+    name: str, data_from: str | None, data_dir: str, config: NodeConfig, *, own_data: bool
+) -> tuple[DataReference | None, str]:
+    """Return what the manifest says of data, and the folder that has it here."""
+    if data_from is None:
+        return DataReference("yours") if own_data else None, data_dir
+    if data_dir or own_data:
+        raise ConfigError("--data-from: members fetch that, so no --data and no --own-data")
+    from swarmnode.cli.swarm.pins import data_reference  # of few swarms
+
+    return data_reference(data_from, config.paths.swarm(name))
 
 
 def _check_is_new(name: str, config: NodeConfig) -> None:
@@ -356,91 +401,6 @@ def _words(described: dict[str, Any]) -> str:
         words.append(f"on a graph of {edges} edges" if edges else f"on the graph {topology}")
     codecs = " and ".join(dict.fromkeys(described["codecs"]))
     return " ".join(words) + (f", codec {codecs}" if codecs else "")
-
-
-def _grant_meeting(name: str, swarm: Signer, config: NodeConfig) -> bytes:
-    """Let members tell strangers elsewhere where they are; b"" if none could ask."""
-    from swarmnode.config import is_loopback
-    from swarmnode.protocol.meeting import make_grant
-    from swarmnode.store.keys import load_or_create_identity
-
-    is_here = is_loopback(config.listen_address.host) and not config.mainline_nodes
-    if is_here or "mainline" not in config.rendezvous:
-        return b""
-    key_file = config.paths.swarm(name).meeting_key
-    return make_grant(name, swarm, load_or_create_identity(key_file).public_key)
-
-
-def write_swarm(
-    name: str,
-    config: NodeConfig,
-    codec: str,
-    described: dict[str, Any],
-    *,
-    expires_days: int | None,
-    is_closed: bool,
-    has_own_data: bool = False,
-    recipe: Recipe | None = None,
-) -> tuple[str, str]:
-    """Sign and write a manifest of what was ``described``; return the link and this node's id."""
-    from swarmnode.daemon.transport.reach import reachable_addresses
-    from swarmnode.ids import PUBLIC_KEY_BYTES
-    from swarmnode.limits import BOOTSTRAP_HINTS_MAX, ZONES_MAX
-    from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
-    from swarmnode.store.files import write_atomic
-    from swarmnode.store.keys import load_or_create_identity
-    from swarmnode.store.swarms import save_link
-    from swarmnode.tasks.packages import package_of
-    from swarmnode.wire.packing import encode_record
-    from swarmnode.wire.swarm import Manifest
-
-    paths: Paths = config.paths
-    node = load_or_create_identity(paths.node_key)
-    addresses = config.advertise or reachable_addresses(config.listen)
-    swarm = load_or_create_identity(paths.swarm(name).swarm_key)
-    grant = _grant_meeting(name, swarm, config)
-    now = int(time.time())
-    package, package_version = package_of(described["task"])
-    manifest = Manifest(
-        name=name,
-        swarm_key=swarm.public_key,
-        task=described["task"],
-        task_version=described["version"],
-        task_config=described["config"],
-        numel=described["numel"],
-        layout_hash=bytes.fromhex(described["layout_hash"]),
-        data_hash=bytes.fromhex(described["data_hash"]),
-        strategy=described["strategy"],
-        strategy_version=described["strategy_version"],
-        topology=described["topology"],
-        strategy_settings=described["strategy_settings"],
-        codec=codec,
-        seed=secrets.randbits(32),
-        admission="closed" if is_closed else "open",
-        min_version=__version__,
-        created_at=now,
-        expires_at=now + expires_days * _SECONDS_PER_DAY if expires_days else 0,
-        task_package=package or msgspec.UNSET,
-        task_package_version=package_version or msgspec.UNSET,
-        own_data=has_own_data or msgspec.UNSET,
-        recipe=recipe or msgspec.UNSET,
-        probe_hash=bytes.fromhex(described.get("probe_hash", "")) or msgspec.UNSET,
-        grant=grant or msgspec.UNSET,
-    )
-    own = [Hint(node.peer_id, address) for address in addresses]
-    # Behind a NAT the link is of use to others because of these alone.
-    hints = tuple(dict.fromkeys((*own, *map(Hint.parse, config.bootstrap))))[:BOOTSTRAP_HINTS_MAX]
-    link = SwarmLink(
-        name,
-        swarm.public_key,
-        hints,
-        meeting=grant[:PUBLIC_KEY_BYTES],
-        zones=config.dns_seeds[:ZONES_MAX],
-    )
-    save_link(link, paths)
-    # The manifest comes last: without it the name is still free for another try.
-    write_atomic(paths.swarm(name).manifest, encode_record(sign_manifest(manifest, swarm)))
-    return str(link), str(node.peer_id)
 
 
 class Progress:

@@ -18,6 +18,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -39,7 +40,9 @@ from swarmnode.log_format import event_line
 from swarmnode.store.training_data import TrainingData, load_training_data
 
 if TYPE_CHECKING:
+    from swarmnode.daemon.app.node import TrainingChoice
     from swarmnode.protocol.swarm import SwarmLink
+    from swarmnode.wire.swarm import Manifest
 
 # `join NAME` waits for a node that was just restarted: a service manager takes up to ten seconds,
 # a node some more, and a person who sees what is waited for stays so long.
@@ -138,6 +141,12 @@ def _model_folder(model: str) -> str:
     metavar="SECONDS",
     help="How long to look for a NAME that no node knows yet: a member may be starting.",
 )
+@click.option(
+    "--yes-install/--no-install",
+    "wants",
+    default=None,
+    help="Install what the swarm names without a question, or nothing [default: ask once].",
+)
 @click.option("--steps", type=click.IntRange(min=1), help="Stop training after this many steps.")
 @json_option
 def join(
@@ -159,14 +168,16 @@ def join(
     dashboard: str | None,
     steps: int | None,
     wait_s: float,
+    wants: bool | None,
     as_json: bool,
     **allowed: Any,
 ) -> None:
     """Join a swarm by its LINK or NAME and train until Ctrl-C.
 
     A name that this home does not know is looked up in the DHT and on the local network; if
-    several swarms have it, `--key` says which. Nothing is executed that came from the network:
-    the swarm names a task, and that task must be installed on this machine.
+    several swarms have it, `--key` says which. No code comes from other nodes: the swarm names a
+    task, and that task must be installed on this machine. If the swarm names the packages too, they
+    are shown, and installed from a package index after your yes, for this swarm alone.
     """
     if data is not None:
         check_data(data)  # before anything is looked up
@@ -196,7 +207,8 @@ def join(
         chosen = choose_data(
             found.name, config, data, model=model, no_data=no_data, own_data=own_data
         )
-        _train(config, found, chosen, steps or 0, on_event)
+        equip = partial(_equip, config, link, home, on_event, wants=wants, may_ask=not as_json)
+        _train(config, found, chosen, steps or 0, on_event, equip)
 
 
 def _find(
@@ -229,6 +241,7 @@ def _train(
     chosen: TrainingData,
     steps_max: int,
     on_event: Callable[[str], None],
+    equip: Callable[[Manifest, TrainingChoice], TrainingChoice],
 ) -> None:
     from swarmnode.daemon.app.node import TrainingChoice
     from swarmnode.daemon.app.start import run_daemon
@@ -240,8 +253,26 @@ def _train(
         data_dir=chosen.folder,
         model_dir=chosen.model,
         own_data=chosen.is_own,
+        equip=equip,
     )
     run_daemon(config, found, training, on_event=on_event)
+
+
+def _equip(
+    config: NodeConfig,
+    link: str,
+    home: Path | None,
+    on_event: Callable[[str], None],
+    manifest: Manifest,
+    choice: TrainingChoice,
+    *,
+    wants: bool | None,
+    may_ask: bool,
+) -> TrainingChoice:
+    from swarmnode.cli.swarm.equip import make_equipper  # for swarms that ask for something
+
+    equip = make_equipper(config, link, home, on_event, wants=wants, may_ask=may_ask)
+    return equip(manifest, choice)
 
 
 def _check_has_peer_to_ask(config: NodeConfig, *, has_peers: bool, name: str) -> None:

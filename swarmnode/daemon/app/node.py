@@ -28,6 +28,7 @@ from swarmnode.config import NodeConfig
 from swarmnode.daemon.app.training import (
     complete,
     drain,
+    equipped,
     follow_progress,
     make_briefing,
     make_training,
@@ -266,6 +267,7 @@ class Node:
             self.view.membership = Outside(SwarmTerms.of(manifest))
             if self._config.role == "trainer":
                 check_strategy(manifest)
+                self._training = await equipped(self._training, manifest, self.view)
             self._on_event(
                 f"swarm {manifest.name}: task {manifest.task}, {manifest.numel:,} parameters,"
                 f" strategy {manifest.strategy}, codec {manifest.codec}"

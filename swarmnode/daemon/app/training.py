@@ -31,7 +31,8 @@ from swarmnode.daemon.membership.progress import ProgressWatch
 from swarmnode.daemon.membership.swarm import Communicator, SwarmPart
 from swarmnode.daemon.snapshots.snapshots import Snapshots
 from swarmnode.daemon.status.phases import Member, Training, Work
-from swarmnode.daemon.worker.briefing import Briefing
+from swarmnode.daemon.status.view import NodeView
+from swarmnode.daemon.worker.briefing import Briefing, TrainingChoice
 from swarmnode.daemon.worker.link import MergeDesk
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.errors import SwarmNodeError
@@ -42,6 +43,7 @@ from swarmnode.protocol.swarm import SwarmLink, compatibility_key
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.codec import get_codec
 from swarmnode.wire.admission import Role
+from swarmnode.wire.swarm import Manifest
 
 if TYPE_CHECKING:
     from swarmnode.daemon.collective.finalize import Finalizer
@@ -147,6 +149,21 @@ def make_briefing(member: Member, trainer: Trainer) -> Briefing:
             briefing.swarm, briefing.on_ready = watch.message, watch.begin
             watch.target.on_extended = briefing.tell_progress
     return briefing
+
+
+async def equipped(choice: TrainingChoice, manifest: Manifest, view: NodeView) -> TrainingChoice:
+    """Return the choice with what the swarm asks members to install, if it does.
+
+    Given up when the node stops: the owner may be asked, and not answer.
+
+    Raises:
+        SwarmNodeError: the owner said no, or it cannot be had.
+    """
+    if not manifest.environment:
+        return choice
+    view.waiting_for = "software and data that the swarm names: installing it, or asking first"
+    equip = partial(choice.equip, manifest, choice)
+    return await trio.to_thread.run_sync(equip, abandon_on_cancel=True)
 
 
 async def complete(work: Work) -> None:

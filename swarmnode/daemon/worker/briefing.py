@@ -49,6 +49,9 @@ class TrainingChoice:
     data_dir: str = ""
     model_dir: str = ""  # what training goes on from
     own_data: bool = False  # other data than the creator's is meant
+    python: str = ""  # of the swarm's environment; "": this one
+    # Brings about what a manifest with an environment asks for, and says where it is; may ask.
+    equip: Callable[[Manifest, TrainingChoice], TrainingChoice] = lambda _, choice: choice
 
     @property
     def remembered(self) -> TrainingData:
@@ -86,6 +89,7 @@ def configure_of(
         self_id=self_id,
         nproc=config.nproc,
         parallel=config.parallel,
+        python=choice.python,
         log_format=config.log_format,
         log_level=config.log_level,
         topology=manifest.topology,

@@ -200,7 +200,7 @@ async def run_worker(
             log = stack.enter_context(closing(WorkerLog(log_path, relay)))
             segment = stack.enter_context(closing(Segment.create()))
             if socket_path is None:
-                stream, hold = _start_child(segment, log)
+                stream, hold = _start_child(segment, log, configure.python)
             else:  # few nodes have a service manager that starts their workers
                 from swarmnode.daemon.worker.foreign import connect_worker
 
@@ -215,11 +215,13 @@ async def run_worker(
                 await worker.stop()
 
 
-def _start_child(segment: Segment, log: WorkerLog) -> tuple[trio.SocketStream, ProcessHold]:
+def _start_child(
+    segment: Segment, log: WorkerLog, python: str
+) -> tuple[trio.SocketStream, ProcessHold]:
     ours, theirs = socket.socketpair()
     with theirs, ExitStack() as undo:
         undo.callback(ours.close)
-        hold = ChildProcess(_spawn(theirs, segment, log))
+        hold = ChildProcess(_spawn(theirs, segment, log, python))
         undo.pop_all()
     return trio.SocketStream(trio.socket.from_stdlib_socket(ours)), hold
 
@@ -234,7 +236,9 @@ def _start_errors() -> Iterator[None]:
         raise WorkerCrashed(f"cannot start a worker: {error.strerror}{where}") from error
 
 
-def _spawn(control: socket.socket, segment: Segment, log: WorkerLog) -> subprocess.Popen[bytes]:
+def _spawn(
+    control: socket.socket, segment: Segment, log: WorkerLog, python: str
+) -> subprocess.Popen[bytes]:
     """Start the process, from this thread.
 
     Not through ``trio.lowlevel.open_process``: that forks in a thread of Trio's pool, and
@@ -243,13 +247,13 @@ def _spawn(control: socket.socket, segment: Segment, log: WorkerLog) -> subproce
     """
     descriptors = ["--control-fd", str(control.fileno()), "--segment-fd", str(segment.fd)]
     return subprocess.Popen(
-        worker_command("swarmnode.worker.main", *descriptors),
+        worker_command("swarmnode.worker.main", *descriptors, python=python),
         stdin=subprocess.DEVNULL,
         stdout=log.fd,
         stderr=log.fd,
         pass_fds=(control.fileno(), segment.fd),
         process_group=0,
-        env=worker_environment(),
+        env=worker_environment(python),
     )
 
 

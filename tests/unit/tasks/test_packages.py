@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from swarmnode import limits
-from swarmnode.cli.swarm.create import write_swarm
+from swarmnode.cli.swarm.manifest import write_swarm
 from swarmnode.config import load_config
 from swarmnode.ipc.control import Configure
 from swarmnode.store.swarms import read_manifest
