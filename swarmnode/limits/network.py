@@ -130,14 +130,32 @@ STUN_SERVERS_MAX = 4
 # --- relay ---------------------------------------------------------------------------------------
 # Renewed at half of it, so that a relay forgets clients that are gone and none is busy renewing.
 RELAY_RESERVATION_S = 3600.0
+# ... and asked for again this often, as the answer tells how busy the relay is.
+RELAY_LOOK_S = 60.0
 # Each is a session that is kept open: half of all that a node has.
 RELAY_RESERVATIONS_MAX = 64
-# A household; a carrier's NAT has more nodes behind it, which then use other relays.
-RELAY_RESERVATIONS_PER_HOST_MAX = 8
+# Of one address: an office, or the part of a carrier's NAT that has found the same relay. A machine
+# that makes up keys has no more; of a relay that is full it has no more than others, as it loses
+# them to addresses that have fewer.
+RELAY_RESERVATIONS_PER_HOST_MAX = 64
 # Each costs two sockets, and two buffers of RELAY_PIECE_BYTES once it is used.
 RELAY_CIRCUITS_MAX = 64
 # A node behind a symmetric NAT reaches every partner this way, over two or three relays.
 RELAY_CIRCUITS_PER_PEER_MAX = 16
+# A relay that is full gives so many to each peer that wants them before others have more than one
+# above that: a partner to train with, and a way to the next.
+RELAY_CIRCUITS_PER_PEER_MIN = 2
+# Circuits under way in a relay that is full: which other gives way is settled when both legs are
+# there, so that a question alone takes nothing from any peer.
+RELAY_OVERBOOKED_MAX = 16
+# So many peers behind one address share as they like; of more, each counts as so much more: keys
+# cost nothing, and their circuits among themselves would fill a relay.
+RELAY_HOUSEHOLD = 8
+# A circuit is not taken for another peer before it was of use: setting up, and one exchange.
+RELAY_HOLD_S = 10.0
+# One on which nothing larger than a ping or a word about members went for so long gives way first.
+RELAY_SPARE_S = 30.0
+RELAY_WORD_BYTES_MAX = 1 * KIB
 # From the question to the last byte of both sides' greeting; within DIAL_DEADLINE_S.
 RELAY_SETUP_S = 8.0
 # Sessions ping every PING_INTERVAL_S: a peer that is silent for four of these is gone.
@@ -153,8 +171,22 @@ RELAY_BYTES_PER_S = 2_500_000
 RELAY_UNSORTED_MAX = 64
 # A node that cannot be dialled keeps a second relay: when one dies, it is reached by the other.
 RELAYS_HELD = 2
-# A node that is there to relay gives so many times as many places.
-RELAY_ROLE_FACTOR = 16
+# Of two relays the one is better that is less loaded by so many percent; and one that is loaded by
+# half is a reason to look at others. All that look at once would only meet at the next.
+RELAY_LOAD_STEP = 25
+RELAY_LOAD_BUSY = 50
+RELAY_LOOK_CHANCE = 0.25
+# A node that is there to relay gives a quarter of its memory to circuits and an eighth to places.
+# Both buffers of a circuit, and two tasks, four sockets' worth of kernel memory beside them;
+RELAY_CIRCUIT_BYTES = 2 * RELAY_PIECE_BYTES + 128 * KIB
+# a session with its keys, streams and what waits in it.
+RELAY_RESERVATION_BYTES = 256 * KIB
+# ... of which descriptors are a part, asked of the system up to this: 16,384 circuits.
+RELAY_FILES_MAX = 65_536
+# Of a bandwidth that its owner has named, a circuit is worth having with so much.
+RELAY_CIRCUIT_BYTES_PER_S = 16 * KIB
+# ... and one peer has a session each with as many partners as a node has at all.
+RELAY_ROLE_CIRCUITS_PER_PEER_MAX = 64
 # ... and listens where the strictest firewalls let their people out.
 RELAY_PORTS = (443, 80)
 # Circuits to us that are being taken up: a relay that offers more is not believed.

@@ -83,6 +83,14 @@ def block_of(host: str) -> str:
     return str(ipaddress.ip_network((ip, 24 if ip.version == 4 else 48), strict=False))
 
 
+def site_of(host: str) -> str:
+    """Return what one machine or one router has: an IPv4 address, or the /64 of an IPv6 one."""
+    ip = ip_of(f"[{host}]") or ip_of(host)
+    if ip is None or ip.version == 4:
+        return host if ip is None else str(ip)
+    return str(ipaddress.ip_network((ip, 64), strict=False))
+
+
 def _is_in(ip: _Ip, networks: tuple[Network, ...]) -> bool:
     return any(ip.version == network.version and ip in network for network in networks)
 

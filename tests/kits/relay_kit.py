@@ -35,7 +35,8 @@ class Node:
     """One node: sessions over its transport, relays for others, and reaches others by relays.
 
     ``dialled`` lists the addresses that were dialled, ``legs`` the second connections to relays;
-    while ``has_one_way_only`` there can be none. ``take_relayed`` gets what comes through relays.
+    while ``has_one_way_only`` there can be none. ``hosts``: where it sees peers, as a relay.
+    ``take_relayed`` gets what comes through relays.
     """
 
     def __init__(self, transport: Transport, name: str, quota: Quota = GENEROUS) -> None:
@@ -52,6 +53,7 @@ class Node:
         self.dialled: list[str] = []
         self.legs: list[Channel] = []
         self.has_one_way_only = False
+        self.hosts: dict[PeerId, str] = {}
         self.address = ""
         self.take_relayed: ChannelHandler = self.accept
         self.relays = Relays(self.services, self.connect, self.dial_leg)
@@ -60,7 +62,7 @@ class Node:
             self.env,
             quota=quota,
             sessions=self.sessions,
-            host_of=lambda _peer: "",
+            host_of=lambda peer: self.hosts.get(peer, ""),
         )
         self.services.add_request("echo", self._echo)
         self.scope = trio.CancelScope()

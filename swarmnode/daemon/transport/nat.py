@@ -13,6 +13,9 @@ A node that listens on the loopback interface only has no NAT before it: none of
 
 from __future__ import annotations
 
+import hashlib
+import os
+import resource
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -35,6 +38,7 @@ from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.net.stun import StunResponder, add_probe_service, request_probe
 from swarmnode.net.tcp import format_address, parse_address
+from swarmnode.protocol.hosts import site_of
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability, network_of
@@ -125,7 +129,7 @@ class Nat:
             probe=network.shake_hands_only,
         )
         self.reach = Reach(env, sessions=sessions, on_change=self._reach_changed)
-        self.relay = RelayOnDemand(services, config, self._host_of, sessions=sessions, env=env)
+        self.relay = RelayOnDemand(services, config, self._site_of, sessions=sessions, env=env)
         self.relays = Relays(services, network.connect, transport.dial)
         self.holder = RelayHolder(
             self.relays,
@@ -144,6 +148,8 @@ class Nat:
         network.ways.dial_relayed = self.relays.dial
         network.listener.uses[LEG_MAGIC] = self.relay.serve_leg
         network.also_listen = self._also_listen
+        if config.role == "relay":  # a place is a session
+            network.sessions_max += relay_quota(config).reservations_max
 
     # --- running ----------------------------------------------------------------------------
 
@@ -296,7 +302,16 @@ class Nat:
         """Return relays that may hold a place for us: none while we are known to be reachable."""
         if self.reach.reachability.endpoints:
             return []
-        return sorted(self._public_peers(), key=lambda each: not self.prefers(each[0]))
+        return sorted(self._public_peers(), key=lambda each: self._relay_rank(each[0]))
+
+    def _relay_rank(self, relay: PeerId) -> tuple[bool, int, bytes]:
+        """Those by profession first, then those with most to give, else each node its own order."""
+        taken = self.relays.loads.get(relay, 0) // limits.RELAY_LOAD_STEP
+        return (
+            not self.prefers(relay),
+            taken,
+            hashlib.sha256(self._identity.peer_id + relay).digest(),
+        )
 
     def _dialled_address(self, peer: PeerId) -> str:
         """Return where we have reached a peer directly, "" if we have not."""
@@ -309,6 +324,9 @@ class Nat:
     def _host_of(self, peer: PeerId) -> str:
         address = self._network.remote_address_of(peer)
         return parse_address(address)[0] if address else ""
+
+    def _site_of(self, peer: PeerId) -> str:
+        return site_of(self._host_of(peer))
 
     def _reach_changed(self, known: Reachability) -> None:
         _log.info("reachability", endpoints=known.endpoints, some=known.tentative)
@@ -405,21 +423,28 @@ def wants_nat(config: NodeConfig) -> bool:
 
 def relay_quota(config: NodeConfig) -> Quota:
     """Return what this node gives to others as a relay."""
-    from swarmnode.protocol.relay.accounts import Quota  # only who relays has one
+    from swarmnode.protocol.relay.accounts import Quota, role_quota  # only who relays has one
 
     chosen = config.relay_bytes_per_s
     if not config.relay:
         return Quota(reservations_max=0, circuits_max=0)
     if config.role != "relay":
         return Quota(bytes_per_s=chosen or limits.RELAY_BYTES_PER_S)
-    return Quota(
-        reservations_max=limits.RELAY_RESERVATIONS_MAX * limits.RELAY_ROLE_FACTOR,
-        circuits_max=limits.RELAY_CIRCUITS_MAX * limits.RELAY_ROLE_FACTOR,
-        bytes_per_s=chosen or None,
-        peer_bytes_per_s=None,
-        bytes_per_day=None,
-        peer_bytes_per_day=None,
-    )
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return role_quota(memory_bytes, _open_files_max(), chosen or None)
+
+
+def _open_files_max() -> int:
+    """Return how many descriptors this process may have, once it has asked for all it may have.
+
+    The usual limit, 1,024, is for programs that call select(), which none here does.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = limits.RELAY_FILES_MAX
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
 
 
 def nat_kind(behaviour: NatBehaviour | None) -> NatKind:

@@ -80,6 +80,7 @@ class Network:
         on_whereabouts: told of peers that say themselves that they are somewhere else.
         on_moved: told of sessions that go on over another channel.
         resumed_total: how often sessions have gone on over another channel.
+        sessions_max: past these, a peer that has not been asked lately makes room for others.
         also_listen: further addresses to listen on, as far as this machine lets us.
     """
 
@@ -103,6 +104,7 @@ class Network:
         self.on_moved: Callable[[Session], None] = lambda _session: None
         self.on_whereabouts: Callable[[PeerId], None] = lambda _peer: None
         self.also_listen: tuple[str, ...] = ()
+        self.sessions_max = limits.SESSIONS_MAX
         self.resumed_total = 0
         self.key_refusals = 0
         self.on_key_in_use: Callable[[KeyInUse], None] = lambda _error: None
@@ -445,7 +447,7 @@ class Network:
 
     def _is_full(self) -> bool:
         n_open = sum(not session.is_closed for session in self.sessions.values())
-        return n_open >= limits.SESSIONS_MAX
+        return n_open >= self.sessions_max
 
     def _make_room(self) -> bool:
         """Let go of what was not used for longest, for a newcomer that has shown its key.

@@ -41,6 +41,7 @@ from swarmnode.wire.connect.relay import (
     Incoming,
     LegAnswer,
     OfferAnswer,
+    PlaceLost,
     Question,
     Release,
     decode_leg,
@@ -70,8 +71,9 @@ class _Leg:
 class RelayService:
     """Relays for every caller, within its quota.
 
-    ``sessions`` are those that are open; ``host_of`` gives where a peer's bytes come from. What it
-    relays keeps to the owner's limits of ``services.traffic``.
+    ``sessions`` are those that are open; ``host_of`` gives where a peer's bytes come from, the
+    same for all that one machine or router is. What it relays keeps to the owner's limits of
+    ``services.traffic``.
     """
 
     def __init__(
@@ -126,7 +128,8 @@ class RelayService:
         try:
             if isinstance(question, Connect):
                 target = PeerId(question.target)
-                self._driver.feed(events.ConnectAsked(number, peer, target))
+                host = self._host_of(peer)
+                self._driver.feed(events.ConnectAsked(number, peer, target, host))
             else:
                 is_release = isinstance(question, Release)
                 host = self._host_of(peer)
@@ -183,6 +186,8 @@ class RelayService:
         match effect:
             case events.Answered(command=number, answer=answer):
                 self._answered(number, answer)
+            case events.PlaceLost(peer=peer, why=why):
+                self._tell_place_lost(peer, why)
             case events.Offer():
                 self._offer(effect)
             case events.Joined(circuit=circuit, legs=numbers):
@@ -209,6 +214,16 @@ class RelayService:
         )
         if not is_asked:
             self._driver.feed(events.OfferAnswered(offer.circuit, "it cannot be asked now"))
+
+    def _tell_place_lost(self, peer: PeerId, why: str) -> None:
+        _log.debug("place lost", peer=peer.short, why=why)
+        if peer in self._sessions:
+            payload = encode_record(PlaceLost(why))
+            # One that is not heard, as an older peer does not know this, is found out by what it
+            # asks for next.
+            self._sessions[peer].ask(
+                INCOMING_SERVICE, payload, deadline_s=limits.RELAY_SETUP_S, on_answer=_ignore
+            )
 
     def _on_offer_answer(self, circuit: int, answer: bytes | SwarmNodeError) -> None:
         try:
@@ -284,6 +299,10 @@ class RelayService:
         event = self._passed[circuit, side] = trio.Event()
         self._driver.feed(events.Waiting(circuit, side, n_bytes))
         await event.wait()
+
+
+def _ignore(_answer: bytes | SwarmNodeError) -> None:
+    """Nothing follows from it."""
 
 
 async def _receive_token(channel: Channel, first_bytes: bytes) -> bytes:

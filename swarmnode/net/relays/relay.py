@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
@@ -52,10 +52,11 @@ from swarmnode.net.session import Session
 from swarmnode.wire.connect.relay import (
     Accepted,
     Answer,
+    Arrival,
     Connect,
     Granted,
-    Incoming,
     LegAnswer,
+    PlaceLost,
     Question,
     Refusal,
     Release,
@@ -83,10 +84,17 @@ DialAddress = Callable[[str], Awaitable[Channel]]
 
 @dataclass(slots=True)
 class _Held:
-    """A relay that we can be reached through."""
+    """A relay that we can be reached through.
+
+    ``circuits``: those of it that are ours, 0 if it does not say. ``why_lost``: once it has given
+    our place to another peer, which ends ``pause``.
+    """
 
     session: Session
     address: str
+    circuits: int = 0
+    why_lost: str = ""
+    pause: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
 class Relays:
@@ -94,11 +102,15 @@ class Relays:
 
     ``connect`` gives the session with a relay; while it dials, callers of :meth:`dial` wait,
     so it must not wait for the end of that dial. ``dial`` makes channels for legs.
+
+    Attributes:
+        loads: of relays that have said how much of theirs is taken, in percent.
     """
 
     def __init__(self, services: Services, connect: ConnectPeer, dial: DialAddress) -> None:
         self._connect = connect
         self._dial = dial
+        self.loads: dict[PeerId, int] = {}
         self._held: dict[PeerId, _Held] = {}
         self._nursery: trio.Nursery | None = None
         self._handle: ChannelHandler | None = None
@@ -168,16 +180,21 @@ class Relays:
         session = await self._connect(relay, (address,))
         held = _Held(session, address)
         try:
-            lifetime_s = await _reserve(session)
+            lifetime_s = await self._reserve(held)
             self._held[relay] = held
             task_status.started()
             while True:
-                with trio.move_on_after(max(1.0, lifetime_s / 2)):
+                with trio.move_on_after(
+                    min(limits.RELAY_LOOK_S, max(1.0, lifetime_s / 2))
+                ) as pause:
+                    held.pause = pause
                     await session.wait_closed()
+                if held.why_lost:
+                    raise Overloaded(f"relay {relay.short}: the relay says full: {held.why_lost}")
                 error = session.closed_error()
                 if error is not None:
                     raise error
-                lifetime_s = await _reserve(session)
+                lifetime_s = await self._reserve(held)
         finally:
             if self._held.get(relay) is held:
                 del self._held[relay]
@@ -185,12 +202,35 @@ class Relays:
                 RELAY_SERVICE, encode_record(Release()), deadline_s=_ANSWER_S, on_answer=_ignore
             )
 
+    @property
+    def circuits(self) -> int:
+        """How many circuits are ours at the relays that we hold; 0: they do not say."""
+        shares = [each.circuits for each in self._held.values()]
+        return sum(shares) if all(shares) else 0
+
+    async def _reserve(self, held: _Held) -> int:
+        """Ask for a reservation, or for it again; return how long it lasts, in seconds."""
+        answer = await _ask(held.session, Reserve())
+        relay = held.session.peer
+        if isinstance(answer, Refusal):
+            is_full = answer.code in ("full", "rate")
+            self.loads[relay] = 100
+            raise (Overloaded if is_full else Refused)(f"relay {relay.short}: {_words_of(answer)}")
+        if not isinstance(answer, Reserved):
+            raise MalformedMessage(f"expected a lifetime, got {type(answer).__name__}")
+        self.loads[relay], held.circuits = answer.load, answer.circuits
+        return answer.lifetime_s
+
     def _on_incoming(self, peer: PeerId, payload: bytes) -> bytes:
         """Answer a relay that has a peer for us."""
-        incoming = decode_record(payload, Incoming)
+        incoming: Arrival = decode_record(payload, Arrival)  # type: ignore[arg-type]
         held = self._held.get(peer)
         if held is None:
             raise Refused("no reservation with you")
+        if isinstance(incoming, PlaceLost):
+            held.why_lost = printable(incoming.reason)
+            held.pause.cancel()
+            return encode_record(Accepted())
         if self._nursery is None or self._handle is None:
             raise Refused("this node takes no connections now")
         if self._n_incoming >= limits.RELAY_INCOMING_MAX:
@@ -261,17 +301,6 @@ async def _ask(session: Session, question: Question) -> Answer:
     return answer
 
 
-async def _reserve(session: Session) -> int:
-    """Ask for a reservation, or for the same one again; return how long it lasts, in seconds."""
-    answer = await _ask(session, Reserve())
-    if isinstance(answer, Refusal):
-        kind = Overloaded if answer.code in ("full", "rate") else Refused
-        raise kind(f"relay {session.peer.short}: {_words_of(answer)}")
-    if not isinstance(answer, Reserved):
-        raise MalformedMessage(f"expected a lifetime, got {type(answer).__name__}")
-    return answer.lifetime_s
-
-
 def _words_of(refusal: Refusal) -> str:
     later = f"; again in {refusal.retry_s} s" if refusal.retry_s else ""
     return f"the relay says {refusal.code}: {printable(refusal.reason)}{later}"
@@ -300,6 +329,9 @@ class _Rest:
 class RelayHolder:
     """Keeps RELAYS_HELD reservations with relays of ``candidates``, the first ones preferred.
 
+    Where one of them is busy, another candidate is held beside them now and then, and of all three
+    the busiest is given back: so nodes spread over the relays that there are.
+
     ``candidates`` gives public peers and where they are dialled; empty while no relay is needed.
     ``on_change`` hears whenever :meth:`addresses` gives something else.
     """
@@ -318,7 +350,8 @@ class RelayHolder:
         self._env = env
         self._own_id = own_id
         self._on_change = on_change
-        self._active: set[PeerId] = set()
+        self._active: dict[PeerId, trio.CancelScope] = {}
+        self._look_at = 0.0
         self._resting: dict[PeerId, _Rest] = {}
         self._ended = trio.Event()
 
@@ -340,8 +373,9 @@ class RelayHolder:
         async with trio.open_nursery() as nursery:
             while True:
                 self._ended = trio.Event()
+                self._give_back()
                 for relay, address in self._choose():
-                    self._active.add(relay)
+                    self._active[relay] = trio.CancelScope()
                     nursery.start_soon(self._hold, relay, address)
                 with trio.move_on_after(_RELAY_RETRY_S_MIN):
                     await self._ended.wait()
@@ -351,25 +385,50 @@ class RelayHolder:
         known = self._candidates()
         names = {relay for relay, _ in known}
         self._resting = {relay: rest for relay, rest in self._resting.items() if relay in names}
+        loads = self._relays.loads
+        for relay in loads.keys() - names - self._active.keys():
+            del loads[relay]
         free = [
             (relay, address)
             for relay, address in known
             if relay not in self._active
             and (relay not in self._resting or self._resting[relay].until <= now)
         ]
-        return free[: max(0, limits.RELAYS_HELD - len(self._active))]
+        wanted = limits.RELAYS_HELD + (bool(free) and self._is_to_look(free[0][0], now))
+        return free[: max(0, wanted - len(self._active))]
+
+    def _is_to_look(self, other: PeerId, now: float) -> bool:
+        """Whether another relay may be better than the busiest of those that we hold."""
+        if now < self._look_at or len(self._relays.held) < limits.RELAYS_HELD:
+            return False
+        self._look_at = now + limits.RELAY_LOOK_S
+        most, loads = self._busiest(), self._relays.loads
+        is_better = loads.get(other, 0) + limits.RELAY_LOAD_STEP <= most[0]
+        is_busy = most[0] >= limits.RELAY_LOAD_BUSY
+        return is_better and is_busy and self._env.rng.random() < limits.RELAY_LOOK_CHANCE
+
+    def _busiest(self) -> tuple[int, PeerId]:
+        return max((self._relays.loads.get(relay, 0), relay) for relay in self._relays.held)
+
+    def _give_back(self) -> None:
+        """Of one relay too many the busiest goes."""
+        if len(self._relays.held) > limits.RELAYS_HELD:
+            _, relay = self._busiest()
+            if relay in self._active:
+                self._active[relay].cancel()
 
     async def _hold(self, relay: PeerId, address: str) -> None:
         began_at = self._env.monotonic()
         try:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(self._relays.keep, relay, address)
-                self._resting.pop(relay, None)
-                self._on_change()
+            with self._active[relay]:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(self._relays.keep, relay, address)
+                    self._resting.pop(relay, None)
+                    self._on_change()
         except* SwarmNodeError as group:
             self._rest(relay, str(group.exceptions[0]), self._env.monotonic() - began_at)
         finally:
-            self._active.discard(relay)
+            del self._active[relay]
             self._ended.set()
         self._on_change()
 

@@ -3,11 +3,23 @@
 A circuit is charged to the peer that asked for it: else any peer could use up another's share.
 Keys cost nothing, so the shares of single peers keep order among honest ones; what a flood of
 new keys costs is bounded by the sums over all of them.
+
+Circuits themselves are shared by :class:`Worths`. A peer's n-th circuit is worth 1 / n² to it, and
+a circuit what it is worth to both its peers; in a relay that is full a new one takes the place of
+the one that is worth least, if that is less than the new one. So the sum of all grows with each,
+which ends, and it ends where all have about as many. The first of a peer displaces one of any two
+peers that have two each, and its second one of two that have three each: that is the minimum
+guaranteed to all. What displaces which does not depend on which came first.
+
+Source: Kelly, Maulloo and Tan, "Rate control for communication networks: shadow prices,
+proportional fairness and stability", 1998; the utility is that of Mo and Walrand with alpha 2,
+"Fair end-to-end window-based congestion control", 2000, over whole circuits instead of rates.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from swarmnode import limits
@@ -38,11 +50,80 @@ class Quota:
     """What a relay gives. None: as much as there is."""
 
     reservations_max: int = limits.RELAY_RESERVATIONS_MAX
+    reservations_per_host_max: int = limits.RELAY_RESERVATIONS_PER_HOST_MAX
     circuits_max: int = limits.RELAY_CIRCUITS_MAX
+    circuits_per_peer_max: int = limits.RELAY_CIRCUITS_PER_PEER_MAX
     bytes_per_s: float | None = limits.RELAY_BYTES_PER_S
     peer_bytes_per_s: float | None = _RELAY_PEER_BYTES_PER_S
     bytes_per_day: float | None = _RELAY_BYTES_PER_DAY
     peer_bytes_per_day: float | None = _RELAY_PEER_BYTES_PER_DAY
+
+
+def role_quota(memory_bytes: int, files_max: int, bytes_per_s: float | None) -> Quota:
+    """Return what a node gives that is there to relay: what its machine and its line can carry.
+
+    Never less than a volunteer gives. Three quarters of the descriptors: a circuit has two.
+
+    Args:
+        files_max: descriptors that the process may have.
+        bytes_per_s: what its owner gives, None: all.
+    """
+    circuits = min(memory_bytes // 4 // limits.RELAY_CIRCUIT_BYTES, files_max // 4)
+    if bytes_per_s is not None:
+        circuits = min(circuits, int(bytes_per_s / limits.RELAY_CIRCUIT_BYTES_PER_S))
+    places = min(memory_bytes // 8 // limits.RELAY_RESERVATION_BYTES, files_max // 4)
+    places = max(places, limits.RELAY_RESERVATIONS_MAX)
+    return Quota(
+        reservations_max=places,
+        reservations_per_host_max=max(places // 4, limits.RELAY_RESERVATIONS_PER_HOST_MAX),
+        circuits_max=max(circuits, limits.RELAY_CIRCUITS_MAX),
+        circuits_per_peer_max=limits.RELAY_ROLE_CIRCUITS_PER_PEER_MAX,
+        bytes_per_s=bytes_per_s,
+        peer_bytes_per_s=None,
+        bytes_per_day=None,
+        peer_bytes_per_day=None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One of the two that a circuit joins, and where its bytes come from."""
+
+    peer: PeerId
+    host: str
+
+
+Ends = tuple[End, End]
+
+
+class Worths:
+    """What circuits are worth to those that have them; see the module.
+
+    Of an address with more than RELAY_HOUSEHOLD peers, the circuits of each count as so many more.
+    """
+
+    def __init__(self, circuits: Iterable[Ends]) -> None:
+        self._degrees: Counter[PeerId] = Counter()
+        self._peers: dict[str, set[PeerId]] = {}
+        for each in circuits:
+            for end in each:
+                self._degrees[end.peer] += 1
+                self._peers.setdefault(end.host, set()).add(end.peer)
+
+    def of_new(self, ends: Ends, instead_of: Ends) -> float:
+        """Return what a new circuit is worth, in place of one that there is."""
+        kept = {end.peer for end in instead_of}
+        return sum(self._worth(end, 1) for end in ends if end.peer not in kept)
+
+    def of_old(self, ends: Ends, given_for: Ends) -> float:
+        """Return what is lost with a circuit, if it is given for a new one."""
+        kept = {end.peer for end in given_for}
+        return sum(self._worth(end, 0) for end in ends if end.peer not in kept)
+
+    def _worth(self, end: End, more: int) -> float:
+        n_there = len(self._peers.get(end.host, set()) | {end.peer})
+        counts_as = max(1.0, n_there / limits.RELAY_HOUSEHOLD)
+        return 1 / (counts_as * (self._degrees[end.peer] + more)) ** 2
 
 
 def rate_bucket(bytes_per_s: float | None) -> TokenBucket | None:

@@ -14,6 +14,11 @@ Bounds: reservations, circuits, circuits of one peer, bandwidth and volume of on
 (``Quota``), questions per second of one peer and of all. An open circuit may outlive the sessions
 of its peers: its legs may be connections of their own.
 
+What is full is shared anew when another peer asks. A reservation takes the place of the newest one
+of the address that has most, if that has more. A circuit takes the place of one that is spare, as
+nothing went over it for RELAY_SPARE_S, or else is worth less (``Worths``); not before both legs are
+there, and none that was not open for RELAY_HOLD_S.
+
 Hot path: :meth:`try_pass` is called for every piece and is no event. If it says no, Waiting is fed.
 """
 
@@ -21,6 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -33,9 +39,12 @@ from swarmnode.protocol.relay.accounts import (
     Account,
     Accounts,
     Allowance,
+    End,
+    Ends,
     Flow,
     Quota,
     Shaper,
+    Worths,
     rate_bucket,
 )
 from swarmnode.protocol.uplink import Line
@@ -53,6 +62,8 @@ _RELAY_CONNECTS_ALL_PER_S = 16.0
 RELAY_CONNECTS_ALL_BURST = 128
 
 _RETRY_S_MAX = 7 * 86_400
+# Sums of the same numbers in another order are no gain.
+_NO_GAIN = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +76,27 @@ class _Reservation:
 class _Circuit:
     number: int
     command: int
-    source: PeerId
-    target: PeerId
+    ends: Ends
     flow: Flow
     began_at: float
     moved_at: float
+    used_at: float  # for more than the words of a session that is idle
     state: Literal["offered", "waiting", "open"] = "offered"
     legs: list[int | None] = field(default_factory=lambda: [None, None])
+
+    @property
+    def peers(self) -> tuple[PeerId, PeerId]:
+        """Its source and its target."""
+        source, target = self.ends
+        return source.peer, target.peer
+
+    def is_held(self, now: float) -> bool:
+        """Whether it was not of use yet, and gives way to no other."""
+        return self.state != "open" or now < self.began_at + limits.RELAY_HOLD_S
+
+    def is_spare(self, now: float) -> bool:
+        """Whether its peers do without it."""
+        return now >= self.used_at + limits.RELAY_SPARE_S
 
     @property
     def deadline(self) -> float:
@@ -194,6 +219,8 @@ class RelayCore:
 
     def _count(self, circuit: _Circuit, n_bytes: int, now: float) -> None:
         circuit.moved_at = now
+        if n_bytes > limits.RELAY_WORD_BYTES_MAX:
+            circuit.used_at = now
         circuit.flow.account.volume.spend(n_bytes, now)
         self._volume.spend(n_bytes, now)
         self._relayed_bytes += n_bytes
@@ -222,23 +249,62 @@ class RelayCore:
         if self._why_none:
             self._refuse(event.command, "quota", self._why_none)
             return
-        others = [each for peer, each in self._reservations.items() if peer != event.peer]
-        same_host = [each for each in others if event.host and each.host == event.host]
-        most_here = limits.RELAY_RESERVATIONS_PER_HOST_MAX
-        if len(others) >= self._quota.reservations_max:
-            self._refuse(event.command, "full", "no room for another reservation")
-        elif len(same_host) >= most_here:
+        places = Counter(
+            each.host for peer, each in self._reservations.items() if peer != event.peer
+        )
+        most_here = self._quota.reservations_per_host_max
+        if places[event.host] >= most_here:
             self._refuse(event.command, "full", f"{most_here} reservations from your address")
+        elif not self._has_place(event, places):
+            self._refuse(event.command, "full", "no room for another reservation")
         else:
             until = now + limits.RELAY_RESERVATION_S
             self._reservations[event.peer] = _Reservation(event.host, until)
-            answer = Reserved(int(limits.RELAY_RESERVATION_S))
+            lifetime_s = int(limits.RELAY_RESERVATION_S)
+            answer = Reserved(lifetime_s, load=self._load(now), circuits=self._share())
             self._effects.append(events.Answered(event.command, answer))
+
+    def _has_place(self, event: events.ReserveAsked, places: Counter[str]) -> bool:
+        """Whether there is a place, which may be one that the most crowded address loses.
+
+        Of that the newest goes: the others are told to many peers by now.
+        """
+        if places.total() < self._quota.reservations_max:
+            return True
+        crowded = max(places, key=lambda host: places[host], default="")
+        if event.peer in self._reservations or places[crowded] <= places[event.host] + 1:
+            return False
+        newest = next(
+            peer for peer, each in reversed(self._reservations.items()) if each.host == crowded
+        )
+        del self._reservations[newest]
+        why = f"{places[crowded]} reservations from your address, others had none left"
+        self._effects.append(events.PlaceLost(newest, why))
+        return True
+
+    def _load(self, now: float) -> int:
+        """Return how much is taken, in percent: circuits, places or bytes, whichever is more."""
+        if self._volume.worthwhile_in_s(now) > 0:
+            return 100
+        taken = (
+            len(self._circuits) / max(1, self._quota.circuits_max),
+            len(self._reservations) / max(1, self._quota.reservations_max),
+        )
+        return min(100, math.floor(100 * max(taken)))
+
+    def _share(self) -> int:
+        """Return how many circuits each peer has, if all that may want some have equally many."""
+        peers = set(self._reservations)
+        for each in self._circuits.values():
+            peers.update(each.peers)
+        even = 2 * self._quota.circuits_max // max(1, len(peers))
+        least = max(limits.RELAY_CIRCUITS_PER_PEER_MIN, even)
+        return min(least, self._quota.circuits_per_peer_max)
 
     def _on_peer_gone(self, peer: PeerId) -> None:
         self._reservations.pop(peer, None)
         for circuit in list(self._circuits.values()):
-            if circuit.state == "offered" and peer in (circuit.source, circuit.target):
+            if circuit.state == "offered" and peer in circuit.peers:
                 self._close(circuit.number, "the target has just left", code="absent")
 
     # --- setting up -----------------------------------------------------------------------
@@ -261,14 +327,14 @@ class RelayCore:
 
     def _refuse_for_quota(self, event: events.ConnectAsked, account: Account, now: float) -> bool:
         """Answer if there is no room, or no bytes are left; return whether it was answered."""
-        n_source = sum(each.source == event.source for each in self._circuits.values())
-        n_target = sum(each.target == event.target for each in self._circuits.values())
-        if len(self._circuits) >= self._quota.circuits_max:
-            self._refuse(event.command, "full", "no room for another circuit")
-        elif max(n_source, n_target) >= limits.RELAY_CIRCUITS_PER_PEER_MAX:
+        degrees = Counter(peer for each in self._circuits.values() for peer in each.peers)
+        n_source, n_target = degrees[event.source], degrees[event.target]
+        most = self._quota.circuits_per_peer_max
+        if max(n_source, n_target) >= most:
             whose = "you have" if n_source >= n_target else "the target has"
-            most = limits.RELAY_CIRCUITS_PER_PEER_MAX
             self._refuse(event.command, "full", f"{whose} {most} circuits here")
+        elif not self._may_get_room(self._ends_of(event), now):
+            self._refuse(event.command, "full", "no room for another circuit")
         elif (wait_s := account.volume.worthwhile_in_s(now)) > 0:
             self._refuse(event.command, "quota", "your share of bytes is used up", wait_s)
         elif (wait_s := self._volume.worthwhile_in_s(now)) > 0:
@@ -277,12 +343,49 @@ class RelayCore:
             return False
         return True
 
+    def _ends_of(self, event: events.ConnectAsked) -> Ends:
+        target_host = self._reservations[event.target].host
+        return End(event.source, event.host), End(event.target, target_host)
+
+    def _may_get_room(self, ends: Ends, now: float) -> bool:
+        """Whether a new circuit will have a place, as far as can be said before it is open."""
+        n_more = len(self._circuits) - self._quota.circuits_max
+        if n_more < 0:
+            return True
+        return n_more < limits.RELAY_OVERBOOKED_MAX and bool(self.giving_way(ends, now))
+
+    def giving_way(self, ends: Ends, now: float, *, number: int = 0) -> list[int]:
+        """Return which circuits give way to a new one, first the one that does.
+
+        ``number``: its own, if it is under way.
+        """
+        circuits = [each for each in self._circuits.values() if not each.is_held(now)]
+        spare = [each for each in circuits if each.is_spare(now)]
+        if spare:
+            return [each.number for each in sorted(spare, key=lambda each: each.used_at)]
+        worths = Worths(each.ends for each in self._circuits.values() if each.number != number)
+        losses = [
+            (worths.of_old(each.ends, ends) - worths.of_new(ends, each.ends), each.moved_at, each)
+            for each in circuits
+        ]
+        less = [each for each in losses if each[0] < -_NO_GAIN]
+        return [each.number for *_, each in sorted(less, key=lambda each: each[:2])]
+
+    def _make_room(self, circuit: _Circuit, now: float) -> bool:
+        """Close another circuit where there must be one less; return whether that was possible."""
+        n_open = sum(each.state == "open" for each in self._circuits.values())
+        if n_open < self._quota.circuits_max:
+            return True
+        for number in self.giving_way(circuit.ends, now, number=circuit.number)[:1]:
+            self._close(number, "its place is for peers that have fewer")
+            return True
+        return False
+
     def _offer(self, event: events.ConnectAsked, account: Account, now: float) -> None:
         self._n_circuits += 1
         number = self._n_circuits
-        circuit = _Circuit(
-            number, event.command, event.source, event.target, Flow(number, account), now, now
-        )
+        ends = self._ends_of(event)
+        circuit = _Circuit(number, event.command, ends, Flow(number, account), now, now, now)
         self._circuits[number] = circuit
         for side in (0, 1):
             self._tokens[self._token(number, side)] = (circuit, side)
@@ -304,10 +407,8 @@ class RelayCore:
 
     def _on_attached(self, event: events.Attached, now: float) -> None:
         circuit, side = self._tokens.pop(event.token, (None, 0))
-        if circuit is not None and event.peer is not None:
-            owner = circuit.target if side else circuit.source
-            if event.peer != owner:  # it is no secret of this peer's, but the token is lost
-                circuit = None
+        if circuit is not None and event.peer not in (None, circuit.peers[side]):
+            circuit = None  # it is no secret of this peer's, but the token is lost
         if circuit is None:
             self._effects.append(events.LegRefused(event.leg, LegAnswer.UNKNOWN))
             return
@@ -315,8 +416,11 @@ class RelayCore:
         one, other = circuit.legs
         # The target may be faster than the answer to its own acceptance.
         if one is not None and other is not None:
+            if not self._make_room(circuit, now):
+                self._close(circuit.number, "no room for another circuit any more", code="full")
+                return
             circuit.state = "open"
-            circuit.began_at = circuit.moved_at = now
+            circuit.began_at = circuit.moved_at = circuit.used_at = now
             self._effects.append(events.Joined(circuit.number, (one, other)))
 
     # --- ending ---------------------------------------------------------------------------

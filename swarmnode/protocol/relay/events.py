@@ -18,7 +18,7 @@ from swarmnode.wire.connect.relay import Answer, LegAnswer
 class ReserveAsked:
     """A peer with an open session wants to be reachable, or not any more.
 
-    ``host``: where its bytes come from, "" if its way has no such thing.
+    ``host``: where its bytes come from, "" if its way has no such thing: those are one address.
     """
 
     command: int
@@ -34,6 +34,7 @@ class ConnectAsked:
     command: int
     source: PeerId
     target: PeerId
+    host: str = ""  # of the source, as in ReserveAsked
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +156,12 @@ class CircuitClosed:
     why: str
 
 
-Effect = Answered | Offer | Joined | LegRefused | Passed | CircuitClosed
+@dataclass(frozen=True, slots=True)
+class PlaceLost:
+    """Tell this peer that its reservation is another's now."""
+
+    peer: PeerId
+    why: str
+
+
+Effect = PlaceLost | Answered | Offer | Joined | LegRefused | Passed | CircuitClosed

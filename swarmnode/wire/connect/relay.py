@@ -41,10 +41,22 @@ class Release(RelayMessage, frozen=True, tag="release"):
     """I need no reservation any more."""
 
 
-class Reserved(RelayMessage, frozen=True, tag="reserved"):
-    """You can be reached for so long, while this session is open. 0: not any more."""
+class Reserved(RelayMessage, frozen=True, tag="reserved", omit_defaults=True):
+    """You can be reached for so long, while this session is open. 0: not any more.
+
+    ``load``: how much of what the relay has is taken. ``circuits``: what of it is yours while all
+    want some, 0 if it does not say.
+    """
 
     lifetime_s: Annotated[int, Meta(ge=0, le=7 * 86_400)]
+    load: Annotated[int, Meta(ge=0, le=100)] = 0
+    circuits: Annotated[int, Meta(ge=0, le=65_535)] = 0
+
+
+class PlaceLost(RelayMessage, frozen=True, tag="place-lost"):
+    """Your reservation is another's now: your address had more than others."""
+
+    reason: ShortText
 
 
 class Connect(RelayMessage, frozen=True, tag="connect"):
@@ -82,7 +94,10 @@ class Refusal(RelayMessage, frozen=True, tag="refusal"):
 Question = Reserve | Release | Connect
 Answer = Reserved | Granted | Refusal
 OfferAnswer = Accepted | Refusal
-Message = Reserve | Release | Reserved | Connect | Granted | Incoming | Accepted | Refusal
+Arrival = Incoming | PlaceLost
+Message = (
+    Reserve | Release | Reserved | Connect | Granted | Incoming | Accepted | Refusal | PlaceLost
+)
 
 
 class LegAnswer(IntEnum):

@@ -431,6 +431,67 @@ async def test_a_node_holds_two_relays_and_finds_another_when_one_dies(
         assert t.relay.statistics().reservations == 0, "it has said that it needs none any more"
 
 
+async def test_a_node_whose_place_another_gets_is_told_and_finds_another_relay(
+    autojump_clock: MockClock,
+) -> None:
+    one_place = {"r": Quota(reservations_max=2)}
+    async with nodes("a", "b", "c", "r", "s", quotas=one_place) as (a, b, c, r, s):
+        r.hosts = {a.peer: "192.0.2.1", b.peer: "192.0.2.1", c.peer: "192.0.2.2"}
+        holder = RelayHolder(
+            b.relays,
+            lambda: (
+                [(s.peer, s.address), (r.peer, r.address)] if s.hosts else [(r.peer, r.address)]
+            ),
+            b.env,
+            own_id=b.peer,
+            on_change=lambda: None,
+        )
+        async with trio.open_nursery() as nursery:
+            await a.keep(r)
+            nursery.start_soon(holder.run)
+            await trio.sleep(1)
+            assert holder.addresses() == (b.through(r),)
+            s.hosts = {b.peer: "192.0.2.1"}  # it is there from now on
+            await c.keep(r)
+            await trio.sleep(5)
+            assert r.peer in c.relays.held, "an address that has none, and this one had two"
+            assert holder.addresses() == (b.through(s),)
+            assert "says full" in holder.refusals()[r.peer]
+            assert r.peer in a.relays.held, "the older of the two"
+            nursery.cancel_scope.cancel()
+
+
+async def test_nodes_go_from_busy_relays_to_those_that_have_room(autojump_clock: MockClock) -> None:
+    names = [f"n{number}" for number in range(12)]
+    quotas = {name: Quota(reservations_max=16) for name in "rst"}
+    async with nodes(*"rst", *names, quotas=quotas) as (r, s, t, *crowd):
+        known = [(node.peer, node.address) for node in (r, s)]
+
+        async def hold(node: Node) -> None:
+            holder = RelayHolder(
+                node.relays,
+                lambda: sorted(known, key=lambda each: node.relays.loads.get(each[0], 0) // 25),
+                node.env,
+                own_id=node.peer,
+                on_change=lambda: None,
+            )
+            await holder.run()
+
+        async with trio.open_nursery() as nursery:
+            for node in crowd:
+                nursery.start_soon(hold, node)
+            await trio.sleep(120)
+            relays = [each.relay.statistics for each in (r, s, t)]
+            assert [each().reservations for each in relays] == [12, 12, 0]
+            known.append((t.peer, t.address))
+            await trio.sleep(1800)
+            places = [each().reservations for each in relays]
+            assert sum(places) == 24, "two each"
+            assert min(places) >= 6
+            assert all(len(node.relays.held) == limits.RELAYS_HELD for node in crowd)
+            nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize(
     "text",
     [

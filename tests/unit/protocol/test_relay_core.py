@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import pytest
@@ -94,9 +95,10 @@ class Relay:
 
 def test_a_reservation_ends_with_its_time_its_session_or_a_word() -> None:
     relay = Relay()
-    assert relay.reserve(B) == Reserved(int(limits.RELAY_RESERVATION_S))
+    granted = Reserved(int(limits.RELAY_RESERVATION_S), load=1, circuits=16)
+    assert relay.reserve(B) == granted
     relay.now = limits.RELAY_RESERVATION_S - 1
-    assert relay.reserve(B) == Reserved(int(limits.RELAY_RESERVATION_S))
+    assert relay.reserve(B) == granted
     relay.advance(relay.now + limits.RELAY_RESERVATION_S - 1)
     assert relay.core.statistics().reservations == 1
     relay.advance(relay.now + 2)
@@ -109,18 +111,35 @@ def test_a_reservation_ends_with_its_time_its_session_or_a_word() -> None:
     assert relay.refusal(A, B).code == "absent"
 
 
-def test_reservations_are_bounded_and_one_household_cannot_take_them_all() -> None:
-    relay = Relay(Quota(reservations_max=12))
-    for number in range(limits.RELAY_RESERVATIONS_PER_HOST_MAX):
+def test_an_office_is_placed_and_one_machine_with_many_keys_does_not_take_a_large_relay() -> None:
+    relay = Relay(Quota(reservations_max=200))
+    for number in range(64):
         assert isinstance(relay.reserve(peer(100 + number), "192.0.2.1"), Reserved)
     refusal = relay.reserve(peer(200), "192.0.2.1")
     assert isinstance(refusal, Refusal)
     assert refusal.code == "full"
-    assert "8 reservations from your address" in refusal.reason
-    for number in range(4):
-        assert isinstance(relay.reserve(peer(300 + number), "192.0.2.2"), Reserved)
-    assert isinstance(relay.reserve(peer(400), "192.0.2.3"), Refusal)
+    assert "64 reservations from your address" in refusal.reason
+    assert isinstance(relay.reserve(peer(100), "192.0.2.1"), Reserved), "renewing takes no room"
+
+
+def test_places_that_are_all_taken_are_shared_anew_between_addresses() -> None:
+    relay = Relay(Quota(reservations_max=12))
+    for number in range(12):
+        assert isinstance(relay.reserve(peer(100 + number), "192.0.2.1"), Reserved)
+    assert isinstance(relay.reserve(peer(200), "192.0.2.1"), Refusal), "it has all of them"
+    for number in range(6):
+        relay.command += 1
+        asked = events.ReserveAsked(relay.command, peer(300 + number), "192.0.2.2")
+        lost, answered = relay.feed(asked)
+        assert isinstance(lost, events.PlaceLost)
+        assert lost.peer == peer(111 - number), "the newest of the crowd"
+        assert isinstance(answered, events.Answered)
+        assert isinstance(answered.answer, Reserved)
+    assert isinstance(relay.reserve(peer(310), "192.0.2.2"), Refusal), "both have six"
     assert isinstance(relay.reserve(peer(300), "192.0.2.2"), Reserved), "renewing takes no room"
+    lost, _answered = relay.feed(events.ReserveAsked(99, peer(400), "192.0.2.3"))
+    assert isinstance(lost, events.PlaceLost)
+    assert relay.core.statistics().reservations == 12
 
 
 # --- setting up -------------------------------------------------------------------------------
@@ -347,3 +366,141 @@ def test_what_waits_of_a_circuit_that_is_over_is_forgotten() -> None:
         events.CircuitClosed(one, "one side has closed it")
     ]
     assert relay.advance(relay.now + 300.0)[0] == events.Passed(two, 0)
+
+
+# --- shares ---------------------------------------------------------------------------------------
+
+
+class Crowd(Relay):
+    """A relay with so many circuits, and peers that all have a place."""
+
+    def __init__(self, circuits_max: int, peers: int = 40) -> None:
+        super().__init__(Quota(circuits_max=circuits_max, bytes_per_s=None, peer_bytes_per_s=None))
+        self.pairs: dict[int, tuple[int, int]] = {}
+        for number in range(peers):
+            self.reserve(peer(number), self.host(number))
+
+    @staticmethod
+    def host(number: int) -> str:
+        return f"192.0.2.{number}" if number < 100 else "198.51.100.7"
+
+    def connect(self, one: int, other: int) -> list[events.Effect]:
+        """Let two peers have a circuit, used at once; return what was closed or refused."""
+        self.now += 1.0
+        self.command += 1
+        asked = events.ConnectAsked(self.command, peer(one), peer(other), self.host(one))
+        (effect,) = self.feed(asked)
+        if not isinstance(effect, events.Offer):
+            return [effect]
+        (answered,) = self.feed(events.OfferAnswered(effect.circuit, None))
+        assert isinstance(answered, events.Answered)
+        assert isinstance(answered.answer, Granted)
+        self.attach(answered.answer.token)
+        effects = self.attach(effect.token)
+        for each in effects:
+            if isinstance(each, events.Joined):
+                self.pairs[each.circuit] = one, other
+            elif isinstance(each, events.CircuitClosed):
+                del self.pairs[each.circuit]
+        return [each for each in effects if not isinstance(each, events.Joined)]
+
+    def use_all(self) -> None:
+        """Let an exchange pass over each circuit."""
+        for number in self.pairs:
+            assert self.core.try_pass(number, PIECE, self.now)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass with all circuits used."""
+        self.advance(self.now + seconds)
+        self.use_all()
+
+    def degrees(self) -> Counter[int]:
+        return Counter(number for pair in self.pairs.values() for number in pair)
+
+
+def test_a_newcomer_displaces_the_surplus_of_those_that_have_many() -> None:
+    relay = Crowd(12)
+    for one in range(4):  # four peers, each with the three others twice
+        for other in range(one + 1, 4):
+            assert relay.connect(one, other) == relay.connect(other, one) == []
+    assert relay.degrees() == {0: 6, 1: 6, 2: 6, 3: 6}
+    relay.wait(limits.RELAY_HOLD_S)
+    for newcomer in range(4, 8):
+        (closed,) = relay.connect(newcomer, newcomer - 4)
+        assert isinstance(closed, events.CircuitClosed)
+    degrees = relay.degrees()
+    assert all(degrees[newcomer] == 1 for newcomer in range(4, 8))
+    assert sum(degrees.values()) == 24
+
+
+def test_all_that_ask_have_about_as_many_circuits_in_the_end() -> None:
+    """The first eight take everything; then 24 others come, and all ask at random."""
+    relay, rng = Crowd(48), random.Random(7)
+    while relay.core.statistics().circuits_open < 48:
+        relay.connect(*rng.sample(range(8), 2))
+    changes = 0
+    for _ in range(600):
+        relay.wait(2.0)
+        effects = relay.connect(*rng.sample(range(32), 2))
+        changes += any(isinstance(each, events.CircuitClosed) for each in effects)
+    degrees = relay.degrees()
+    assert set(degrees) == set(range(32))
+    assert max(degrees.values()) - min(degrees.values()) <= 2
+    squares = sum(each**2 for each in degrees.values())
+    assert sum(degrees.values()) ** 2 / (32 * squares) >= 0.95
+    assert changes < 120, "it comes to rest"
+
+
+def test_a_circuit_is_held_for_a_while_and_a_spare_one_goes_first() -> None:
+    relay = Crowd(3)
+    for other in (1, 2, 3):
+        relay.connect(0, other)
+    (refused,) = relay.connect(4, 5)
+    assert isinstance(refused, events.Answered), "each was opened just now"
+    relay.wait(limits.RELAY_HOLD_S)
+    relay.now += limits.RELAY_SPARE_S
+    relay.core.try_pass(1, PIECE, relay.now)
+    relay.core.try_pass(2, limits.RELAY_WORD_BYTES_MAX, relay.now)  # a ping is no use
+    relay.core.try_pass(3, PIECE, relay.now)
+    (closed,) = relay.connect(4, 5)
+    assert isinstance(closed, events.CircuitClosed)
+    assert closed.circuit == 2
+
+
+def test_a_question_alone_takes_no_circuit_from_others() -> None:
+    relay = Crowd(2)
+    relay.connect(0, 1)
+    relay.connect(0, 1)
+    relay.wait(limits.RELAY_HOLD_S)
+    offer = relay.ask(peer(4), peer(5))
+    assert isinstance(offer, events.Offer)
+    relay.feed(events.OfferAnswered(offer.circuit, None))
+    relay.advance(relay.now + limits.RELAY_SETUP_S)
+    assert relay.core.statistics().circuits_open == 2
+    assert relay.degrees() == {0: 2, 1: 2}
+
+
+def test_keys_of_one_machine_do_not_fill_a_relay_among_themselves() -> None:
+    """62 keys behind one address, a circuit each, against two peers that have none."""
+    relay = Crowd(31, peers=2)
+    for number in range(100, 162):
+        relay.reserve(peer(number), relay.host(number))
+    for number in range(100, 162, 2):
+        assert relay.connect(number, number + 1) == []
+    assert relay.core.statistics().circuits_open == 31
+    relay.wait(limits.RELAY_HOLD_S)
+    (closed,) = relay.connect(0, 1)
+    assert isinstance(closed, events.CircuitClosed)
+    assert relay.degrees()[0] == 1
+
+
+def test_a_relay_tells_how_much_is_taken_and_what_each_may_have() -> None:
+    relay = Crowd(20, peers=10)
+    answer = relay.reserve(peer(0), "192.0.2.0")
+    assert isinstance(answer, Reserved)
+    assert (answer.load, answer.circuits) == (15, 4)
+    for other in range(1, 10):
+        relay.connect(0, other)
+    answer = relay.reserve(peer(0), "192.0.2.0")
+    assert isinstance(answer, Reserved)
+    assert (answer.load, answer.circuits) == (45, 4)

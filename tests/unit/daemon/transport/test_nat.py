@@ -20,7 +20,7 @@ from swarmnode.net.relays.legs import RelayedChannel
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability
 from swarmnode.protocol.nat.stun import Endpoint
-from swarmnode.protocol.relay.accounts import Quota
+from swarmnode.protocol.relay.accounts import Quota, role_quota
 from swarmnode.testing.memory_network import MemoryNetwork
 from tests.kits.party_kit import Party, parties
 from tests.sim.checks import until
@@ -40,11 +40,24 @@ def test_every_node_relays_a_little() -> None:
 
 def test_a_relay_by_profession_gives_all_that_there_is_or_what_it_was_told() -> None:
     quota = relay_quota(config(role="relay"))
-    assert quota.reservations_max == limits.RELAY_RESERVATIONS_MAX * limits.RELAY_ROLE_FACTOR
-    assert quota.circuits_max == limits.RELAY_CIRCUITS_MAX * limits.RELAY_ROLE_FACTOR
+    assert quota.reservations_max > limits.RELAY_RESERVATIONS_MAX
+    assert quota.circuits_max > limits.RELAY_CIRCUITS_MAX
     shares = ("bytes_per_s", "peer_bytes_per_s", "bytes_per_day", "peer_bytes_per_day")
     assert [getattr(quota, share) for share in shares] == [None] * 4
     assert relay_quota(config(role="relay", relay_bytes_per_s=9)).bytes_per_s == 9
+
+
+def test_a_relay_by_profession_is_bounded_by_its_memory_its_descriptors_and_its_line() -> None:
+    gib = 1024 * limits.MIB
+    roomy = role_quota(2 * gib, 65_536, None)
+    assert roomy.circuits_max == 819, "a quarter of the memory, 640 KiB each"
+    assert roomy.reservations_max == 1024, "an eighth, 256 KiB each"
+    assert roomy.reservations_per_host_max == 256
+    few_files = role_quota(2 * gib, 1_024, None)
+    assert (few_files.circuits_max, few_files.reservations_max) == (256, 256)
+    assert role_quota(2 * gib, 65_536, 2_500_000.0).circuits_max == 152, "16 KiB a second each"
+    small = role_quota(gib // 8, 256, 1_000.0)
+    assert (small.circuits_max, small.reservations_max) == (64, 64), "as any volunteer"
 
 
 @pytest.mark.parametrize("role", ["trainer", "keeper", "relay", "monitor"])

@@ -253,7 +253,8 @@ async def test_hostile_a_flood_of_reservations_from_one_address_leaves_room_for_
     autojump_clock: MockClock,
 ) -> None:
     names = [f"e{number}" for number in range(limits.RELAY_RESERVATIONS_PER_HOST_MAX + 4)]
-    async with nodes("r", "t", *names, quota=Quota()) as (relay, target, *flood):
+    quota = Quota(reservations_max=limits.RELAY_RESERVATIONS_PER_HOST_MAX + 8)
+    async with nodes("r", "t", *names, quota=quota) as (relay, target, *flood):
         hosts = {node.peer: "12.12.12.12" for node in flood}
         relay.relay._host_of = lambda peer: hosts.get(peer, "11.11.11.100")
         for node in flood:
