@@ -60,6 +60,8 @@ UNACKNOWLEDGED_BYTES_MAX = 4 * MIB
 # Rare enough: at 256 KiB ACKs cost 5 % of the CPU time of bulk. And with each ping and pong.
 ACK_EVERY_BYTES = 1 * MIB
 GOODBYE_LINGER_S = 0.25  # twice at most: to send the last record, then to see it read
+# What is sent when a connection is closed is delivered by then, or never: three losses in a row.
+TCP_CLOSING_S = 10.0
 TCP_UNSENT_BYTES_MAX = 256 * KIB  # what a control frame can find queued before it
 TCP_BACKLOG_MAX = 128
 

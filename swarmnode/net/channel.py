@@ -7,7 +7,7 @@ relay, or a pair of buffers in a test. The same secure session runs on each.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import trio
 
@@ -70,6 +70,20 @@ class Transport(Protocol):
         Raises:
             ConfigError: the address is not one, or cannot be bound.
         """
+
+
+@runtime_checkable
+class Abandonable(Protocol):
+    """A channel that the system would go on with for a while after it is closed."""
+
+    def give_up(self) -> None:
+        """Once it is closed, nothing is left of it: what it still carries is not wanted."""
+
+
+def give_up(channel: object) -> None:
+    """Let a channel, if it is one, leave nothing behind when it is closed."""
+    if isinstance(channel, Abandonable):
+        channel.give_up()
 
 
 async def receive_exactly(channel: Channel, buffer: memoryview) -> None:

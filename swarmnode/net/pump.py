@@ -30,7 +30,7 @@ from swarmnode.errors import (
     TransportError,
 )
 from swarmnode.net.carrier import Carrier
-from swarmnode.net.channel import Channel
+from swarmnode.net.channel import Channel, give_up
 from swarmnode.net.handshake import Link
 from swarmnode.net.records import next_body_bytes
 from swarmnode.net.traffic import Tally, Traffic
@@ -181,6 +181,8 @@ class Pump:
         if self._must_linger and not self._send_scope.cancelled_caught:
             with trio.move_on_after(limits.GOODBYE_LINGER_S, shield=True):
                 await self._reader.drain()
+        elif not self._must_linger:
+            give_up(self._carrier.channel)
         self._closed.set()
         self._carrier.changed.unpark_all()
         await self._carrier.aclose()

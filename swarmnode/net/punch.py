@@ -19,7 +19,7 @@ from swarmnode import limits
 from swarmnode.env import Env, Rng
 from swarmnode.errors import DialFailed, Overloaded
 from swarmnode.net.paths import PUNCHED_WORD
-from swarmnode.net.tcp import TcpChannel, format_address, parse_address
+from swarmnode.net.tcp import TcpChannel, format_address, parse_address, reset_when_closed
 from swarmnode.protocol.nat.punch import Attempts, PunchPlan, Start, Target
 
 # There is no way for its packets, now or later.
@@ -42,6 +42,7 @@ async def dial_from(local_port: int, address: str) -> TcpChannel:
     for *_, where in found:
         try:
             sock = await _connect(local_port, (str(where[0]), port))
+            reset_when_closed(sock, wanted=False)
             return TcpChannel(trio.socket.from_stdlib_socket(sock))
         except OSError as error:
             reason = _words(error)
@@ -106,6 +107,7 @@ class Appointment:
 
     def take(self, target: Target, sock: socket.socket) -> None:
         """Take in what this address opened to our listener."""
+        reset_when_closed(sock)  # as those that we dial; see _connect
         if self._taking is not None:
             self._taking.start_soon(self._settle, target, sock)
         elif len(self._early) < limits.PUNCH_ADDRESSES_MAX:
@@ -130,6 +132,7 @@ class Appointment:
         if self._winner is None:
             raise DialFailed(self._explain(), address=format_address(*self.plan.targets[0]))
         winner, self._winner = self._winner, None
+        reset_when_closed(winner, wanted=False)
         return TcpChannel(trio.socket.from_stdlib_socket(winner), PUNCHED_WORD)
 
     def close(self) -> None:
@@ -212,6 +215,8 @@ async def _connect(local_port: int, target: Target) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        # Nothing is lost with one that is let go, and the next try has the same two ports.
+        reset_when_closed(sock)
         sock.bind(("", local_port))
         try:
             sock.connect(target)

@@ -20,7 +20,7 @@ from swarmnode import limits
 from swarmnode.errors import ChannelClosed, DeadlineExceeded, SwarmNodeError
 from swarmnode.net.calls import Answerer, Calls, OnAnswer
 from swarmnode.net.carrier import Carrier
-from swarmnode.net.channel import Channel, aclose_forcefully
+from swarmnode.net.channel import Channel, aclose_forcefully, give_up
 from swarmnode.net.handshake import Link
 from swarmnode.net.pump import Pump
 from swarmnode.net.stream import Stream, StreamSlots
@@ -266,6 +266,7 @@ class Session:
             return  # it is closed with the session
         parting = self._carrier.take_parting()
         if parting is not None:
+            give_up(parting)  # what it has not delivered goes out again over another one
             self._workers.start_soon(aclose_forcefully, parting)
 
     def attach(self, channel: Channel, received_bytes: int, resumed_before: int) -> None:

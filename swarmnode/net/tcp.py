@@ -33,6 +33,7 @@ _TCP_INFO_PARTS = struct.Struct("=56xI8xII44xQ20xI")
 _TCP_INFO_BYTES = _TCP_INFO_PARTS.size
 _UNKNOWN_US = 2**32 - 1
 _SILENT_MS_MAX = 1000
+_RESET_WHEN_CLOSED, _DELIVER_WHEN_CLOSED = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 # At 50 ms and 0.5 % loss BBR moves 38 times what cubic does.
 CONGESTION_CONTROL = b"bbr"
@@ -131,6 +132,15 @@ class TcpChannel:
         steady_us = max(least_us, rtt_us - varies_us)
         return Delays(steady_us / 1e6, least_us / 1e6, arrived_bytes)
 
+    def give_up(self) -> None:
+        """Let :meth:`aclose` reset it, so that another one can have its two ports at once.
+
+        The system would keep a connection whose way is gone for minutes, to deliver the last bytes
+        (FIN-WAIT-1), and one that has ended well for a minute (TIME-WAIT).
+        """
+        if not self._is_closed:
+            reset_when_closed(self._socket)
+
     def detach(self) -> socket.socket:
         """Give the socket away; for this channel it is as if it had been closed.
 
@@ -194,6 +204,7 @@ class TcpChannel:
             await trio.lowlevel.checkpoint()
             return
         self._is_closed = True
+        _limit_closing(self._socket)
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
         await trio.lowlevel.checkpoint()
@@ -242,6 +253,20 @@ class TcpTransport:
         async with trio.open_nursery() as nursery:
             await nursery.start(trio.serve_listeners, _stream_handler(handle_channel), listeners)
             task_status.started(format_address(bound_host, bound_port))
+
+
+def reset_when_closed(sock: socket.socket, *, wanted: bool = True) -> None:
+    """Say what becomes of what a socket has not delivered when it is closed."""
+    with contextlib.suppress(OSError):  # it may be gone already
+        linger = _RESET_WHEN_CLOSED if wanted else _DELIVER_WHEN_CLOSED
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
+
+def _limit_closing(sock: socket.socket) -> None:
+    """Let the system try to deliver last words for a while, not for minutes."""
+    with contextlib.suppress(OSError, AttributeError):
+        milliseconds = int(limits.TCP_CLOSING_S * 1000)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
 async def _look_up(host: str, port: int, address: str) -> None:

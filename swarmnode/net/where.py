@@ -7,6 +7,7 @@ makes fail.
 
 from __future__ import annotations
 
+import contextlib
 from ipaddress import ip_address
 
 import trio
@@ -53,7 +54,8 @@ async def answer_where(channel: Channel, first_bytes: bytes, remote: tuple[str, 
         if first_bytes + rest != WHERE_MAGIC:
             raise MalformedMessage(f"{channel.description}: expected {WHERE_MAGIC!r}")
         await channel.send_all(memoryview(f"{format_address(*remote)}\n".encode("ascii")))
-        await channel.receive_into(memoryview(bytearray(1)))
+        with contextlib.suppress(ChannelBroken):  # it resets it: it needs the port again
+            await channel.receive_into(memoryview(bytearray(1)))
 
 
 async def _receive_line(channel: Channel) -> bytes:

@@ -42,7 +42,7 @@ from swarmnode.errors import (
     TransportError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel, aclose_forcefully
+from swarmnode.net.channel import Channel, aclose_forcefully, give_up
 from swarmnode.net.peering import resume_over, serve_resume
 from swarmnode.net.session import Session
 from swarmnode.protocol.session.opening import NONCE_BYTES
@@ -297,6 +297,7 @@ class Resumer:
             await self._ask(session, channel)
         finally:
             if session.channel is not channel:
+                give_up(channel)
                 await aclose_forcefully(channel)
             self._search_for_suspended()
         self._note_found(session, address)

@@ -29,7 +29,7 @@ from swarmnode.daemon.transport.ways import Punching, RtcWays, open_rtc_on_deman
 from swarmnode.env import Env
 from swarmnode.errors import DeadlineExceeded, SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel, aclose_forcefully
+from swarmnode.net.channel import Channel, aclose_forcefully, give_up
 from swarmnode.net.paths import path_of
 from swarmnode.net.punch import Puncher
 from swarmnode.net.relays.address import is_relayed
@@ -113,6 +113,7 @@ class Upgrader:
         """
         sessions = self._network.sessions
         if peer not in sessions or not _is_relayed(sessions[peer]):
+            give_up(channel)
             await aclose_forcefully(channel)
         elif self._own_id > peer:
             await self._network.migrate(sessions[peer], channel)
@@ -124,6 +125,7 @@ class Upgrader:
         try:
             await self._network.listener.accept(channel)
         finally:
+            give_up(channel)
             await aclose_forcefully(channel)
 
     async def _wait_moved(self, session: Session, channel: Channel) -> None:

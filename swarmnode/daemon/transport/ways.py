@@ -26,7 +26,7 @@ from swarmnode.daemon.transport.signals import Received, Signals
 from swarmnode.env import Env
 from swarmnode.errors import DeadlineExceeded, Overloaded, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel, aclose_forcefully
+from swarmnode.net.channel import Channel, aclose_forcefully, give_up
 from swarmnode.net.punch import Puncher, dial_from
 from swarmnode.net.tcp import TcpChannel
 from swarmnode.net.traffic import Traffic
@@ -269,12 +269,14 @@ class Punching(Agreement[wire.Message]):
             if not lookout.users:
                 del self._lookouts[relay]
                 for channel in lookout.channels:
+                    give_up(channel)  # the next punch looks from the same port at the same relay
                     await aclose_forcefully(channel)
 
     async def _look(self, relay: str, lookout: _Lookout) -> None:
         async with AsyncExitStack() as undo:
             channel = await self._dial(relay)
             undo.push_async_callback(aclose_forcefully, channel)  # cancelled too
+            undo.callback(give_up, channel)
             every = dict.fromkeys((await ask_where(channel), channel.local))
             lookout.addresses = tuple(make_address(host, port) for host, port in every)
             undo.pop_all()

@@ -14,7 +14,7 @@ import trio
 
 from swarmnode.errors import ChannelBroken, ChannelClosed, SwarmNodeError, TransportError
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel
+from swarmnode.net.channel import Channel, give_up
 from swarmnode.net.stream import Stream
 from swarmnode.net.tcp import TcpChannel
 from swarmnode.protocol.uplink import Delays
@@ -119,6 +119,10 @@ class RelayedChannel:
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive at most ``len(buffer)`` bytes."""
         return await self._leg.receive_into(buffer)
+
+    def give_up(self) -> None:
+        """See ``Abandonable``."""
+        give_up(self._leg)
 
     async def aclose(self) -> None:
         """Close the leg."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -18,6 +19,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from swarmnode import limits
 from swarmnode.env import Env
 from swarmnode.errors import (
+    ChannelBroken,
     ConfigError,
     DeadlineExceeded,
     DialFailed,
@@ -27,7 +29,7 @@ from swarmnode.errors import (
     RemoteProtocolError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel, aclose_forcefully
+from swarmnode.net.channel import Channel, aclose_forcefully, give_up
 from swarmnode.net.handshake import establish
 from swarmnode.net.punch import Puncher, dial_from
 from swarmnode.net.tcp import TcpChannel, TcpTransport, parse_address
@@ -348,7 +350,8 @@ async def test_the_one_that_does_not_choose_waits_for_the_first_word() -> None:
             (silent, _), (speaking, _) = [await listener.accept() for listener in listeners]
             await speaking.send(b"chosen")
             assert await speaking.recv(8) == b"yes"
-            assert await silent.recv(8) == b""  # let go
+            with pytest.raises(ConnectionResetError):  # let go
+                await silent.recv(8)
         assert heard == [b"chosen"]
         for sock in (*listeners, silent, speaking):
             sock.close()
@@ -379,8 +382,39 @@ async def test_who_is_early_for_nothing_is_let_go() -> None:
             channel = await dial_from(inviter.port, f"127.0.0.1:{invited.port}")
             await wait_all_tasks_blocked(0.05)
             assert invited.others == []
-        assert await channel.receive_into(memoryview(bytearray(1))) == 0
+        with pytest.raises(ChannelBroken, match="reset"):
+            await channel.receive_into(memoryview(bytearray(1)))
         await channel.aclose()
+
+
+async def test_a_way_that_is_given_up_leaves_its_two_ports_free() -> None:
+    """The kernel would keep them for a minute, for minutes if the last bytes get no answer."""
+    async with node() as one, node() as other:
+        for _ in range(2):
+            channel = await dial_from(one.port, f"127.0.0.1:{other.port}")
+            give_up(channel)
+            await channel.aclose()
+            assert kept(one.port, other.port) == []
+
+
+async def test_what_a_punch_did_not_keep_leaves_its_two_ports_free() -> None:
+    """The other side took none of its connections; it is asked again half a minute later."""
+    async with node() as one, node(claims=False) as mute:
+        with trio.move_on_after(0.2):
+            await punch(one.puncher, one.start(mute.port, we_choose=False))
+        assert mute.others == [f"tcp 127.0.0.1:{one.port}"]
+        assert kept(one.port, mute.port) == []
+
+
+def kept(local_port: int, remote_port: int) -> list[str]:
+    """Return what the kernel keeps from one port to another, whichever state it is in."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ends = (f"{local_port:04X}", f"{remote_port:04X}")
+    return [
+        f"state {state}"
+        for _, local, remote, state, *_ in lines
+        if (local.partition(":")[2], remote.partition(":")[2]) == ends
+    ]
 
 
 async def test_strangers_are_not_taken_for_the_other_side() -> None:
