@@ -1,4 +1,4 @@
-"""A custom task in three commands: look at the link, join it, and that trains, from an index here."""
+"""A custom task in three commands: look at the link, join it, and that trains, from an index."""
 
 from __future__ import annotations
 
