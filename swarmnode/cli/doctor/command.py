@@ -21,17 +21,21 @@ _MODULE = "swarmnode.worker.tools.doctor"
 
 
 @click.command()
+@click.argument("link", required=False)
 @home_option
 @click.option("--torch/--no-torch", "with_torch", default=True, help="Try torch too, or not.")
 @json_option
-def doctor(home: Path | None, with_torch: bool, as_json: bool) -> int:
-    """Check whether this machine is fit for a node; each line says what to do.
+def doctor(link: str | None, home: Path | None, with_torch: bool, as_json: bool) -> int:
+    """Check whether this machine is fit for a node, or for the swarm of a LINK or NAME.
+
+    Each line says what to do. With a LINK the swarm's manifest is fetched, and a step of its task
+    tried: what memory, disk and traffic it takes here, and what share of the work that would be.
 
     Looks at versions, settings, the home and its keys, disk, memory, clock, ports and limits, and
     lets torch calculate on the CPU and on each GPU. Ends with 1 if a line says FAIL.
     """
     findings = []
-    for finding in examine(home, with_torch=with_torch):
+    for finding in examine(home, with_torch=with_torch, link=link):
         findings.append(finding)
         if not as_json:
             _print(finding)
@@ -41,8 +45,8 @@ def doctor(home: Path | None, with_torch: bool, as_json: bool) -> int:
     return 1 if n_failed else 0
 
 
-def examine(home: Path | None, *, with_torch: bool) -> Iterator[Finding]:
-    """Yield all findings about this machine and a home."""
+def examine(home: Path | None, *, with_torch: bool, link: str | None = None) -> Iterator[Finding]:
+    """Yield all findings about this machine and a home, and about a swarm if one is named."""
     flags = given(home=home and str(home))
     paths = Paths(resolve_home(home, os.environ))
     yield from doctor_checks.check_versions()
@@ -64,6 +68,33 @@ def examine(home: Path | None, *, with_torch: bool) -> Iterator[Finding]:
         yield doctor_checks.check_limits(allowed)
     if with_torch:
         yield from check_torch(config)
+    if link is not None and config is not None:
+        yield from check_swarm(link, config)
+
+
+def check_swarm(link: str, config: NodeConfig) -> Iterator[Finding]:
+    """Say what a swarm takes of this machine, and what keeps it from joining."""
+    from swarmnode.cli.trust.command import look_at, traffic_words
+
+    try:
+        found, report = look_at(link, None, config, lambda _: None, may_ask=False)
+    except SwarmNodeError as error:
+        yield Finding("swarm", "FAIL", str(error), "Is the link whole, and a member there?")
+        return
+    yield Finding("swarm", "OK", f"{found.name}: task {report.task}, {report.parameters:,} numbers")
+    for obstacle in report.obstacles:
+        yield Finding("swarm", "FAIL", obstacle, "Join once that is settled.")
+    for check, fits, said in (
+        ("swarm memory", report.memory.fits, report.memory.sentence()),
+        ("swarm disk", report.disk.fits, report.disk.sentence()),
+    ):
+        advice = "" if fits else "End something else, free some, or take another machine."
+        yield Finding(check, "OK" if fits else "FAIL", said, advice)
+    for line in traffic_words(report):
+        yield Finding("swarm traffic", "OK", line)
+    yield Finding("swarm share", "OK", report.share.sentence())
+    for line in report.environment:
+        yield Finding("swarm asks for", "OK", line)
 
 
 def check_torch(config: NodeConfig | None) -> Iterator[Finding]:

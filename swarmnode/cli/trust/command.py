@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,11 +59,7 @@ def trust(
     """
     flags = given(home=home and str(home), network=network, bootstrap=bootstrap, lan=lan)
     config = load_config(flags, os.environ)
-    from swarmnode.cli.swarm.lookup import look_around, own_node, resolve
     from swarmnode.cli.swarm.named import is_interactive
-    from swarmnode.cli.trust.costs import measure
-    from swarmnode.cli.trust.report import make_report
-    from swarmnode.daemon.volunteer.machine import computed
 
     def tell(text: str) -> None:
         if not as_json:
@@ -71,6 +67,33 @@ def trust(
 
     asks_daemon = not (network or bootstrap or lan is not None)
     may_ask = not as_json and is_interactive()
+    found, report = look_at(link, key, config, tell, may_ask=may_ask, asks_daemon=asks_daemon)
+    if as_json:
+        print_json({**msgspec.to_builtins(report), "link": str(found.public)})
+        return
+    for line in _lines(report, _how_to_join(report, found, config, home)):
+        click.echo(plain(line))
+
+
+def look_at(
+    link: str,
+    key: str | None,
+    config: NodeConfig,
+    tell: Callable[[str], None],
+    *,
+    may_ask: bool,
+    asks_daemon: bool = True,
+) -> tuple[SwarmLink, TrustReport]:
+    """Fetch the manifest of a swarm, unless this home has it, and measure what it would take here.
+
+    Raises:
+        SwarmNodeError: it cannot be found, or is not what the link names.
+    """
+    from swarmnode.cli.swarm.lookup import look_around, own_node, resolve
+    from swarmnode.cli.trust.costs import measure
+    from swarmnode.cli.trust.report import make_report
+    from swarmnode.daemon.volunteer.machine import computed
+
     found = resolve(link, key, config, tell, may_ask=may_ask, asks_daemon=asks_daemon)
     manifest = _stored_manifest(found, config)
     if manifest is None:
@@ -79,7 +102,7 @@ def trust(
             config, tell, lambda visitor: visitor.fetch_manifest(found), also=also
         )
     found_out = measure(manifest, config)
-    report = make_report(
+    return found, make_report(
         manifest,
         found,
         config.paths,
@@ -87,12 +110,13 @@ def trust(
         step_time_s=found_out.step.seconds if found_out.step else None,
         how=found_out.step.how if found_out.step else found_out.why_not,
         memory=found_out.footprint or computed(manifest, config, config.device),
+        found_out=found_out,
     )
-    if as_json:
-        print_json({**msgspec.to_builtins(report), "link": str(found.public)})
-        return
-    for line in _lines(report, _how_to_join(report, found, config, home)):
-        click.echo(plain(line))
+
+
+def traffic_words(report: TrustReport) -> list[str]:
+    """Say what exchanges send."""
+    return list(_traffic(report.traffic))
 
 
 def _stored_manifest(link: SwarmLink, config: NodeConfig) -> Manifest | None:
@@ -148,6 +172,9 @@ def _lines(report: TrustReport, how_to_join: str) -> Iterator[str]:
         ("model", f"{report.parameters:,} parameters, sent as {report.codec}"),
         *(("traffic", text) for text in _traffic(report.traffic)),
         ("memory", report.memory.sentence()),
+        ("disk", report.disk.sentence()),
+        ("share", report.share.sentence()),
+        *(("asks for", text) for text in report.environment),
         (
             "version",
             f"wants swarmnode >= {report.min_version}, this is {report.version}:"

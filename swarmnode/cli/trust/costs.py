@@ -16,7 +16,7 @@ import statistics
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -61,30 +61,39 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Measured:
-    """What could be measured; ``why_not`` says what was in the way of the rest."""
+    """What could be measured; ``why_not`` says what was in the way of the rest.
+
+    ``here_s`` is a step of this machine, 0.0 if it took none, and ``step`` may be one of members.
+    """
 
     step: StepTime | None = None
     footprint: Footprint | None = None
     why_not: str = ""
+    here_s: float = 0.0
+    tokens_per_step: int = 0
+    members_s: tuple[float, ...] = ()
 
 
 def measure(manifest: Manifest, config: NodeConfig) -> Measured:
     """Return what the node of this home knows of the swarm, and else what a trial shows."""
+    members = _members_say(manifest.name, config)
     own = own_step(manifest.name, config)
     if own is not None:
-        return Measured(own, None, "this machine trains it already")
-    members = step_of_members(_members_say(manifest.name, config))
-    tried = _tried(manifest, config)
-    return Measured(members or tried.step, tried.footprint, tried.why_not)
+        return replace(own, members_s=tuple(possible_steps(members)))
+    said, tried = step_of_members(members), _tried(manifest, config)
+    return replace(tried, step=said or tried.step, members_s=tuple(possible_steps(members)))
 
 
-def own_step(name: str, config: NodeConfig) -> StepTime | None:
+def own_step(name: str, config: NodeConfig) -> Measured | None:
     """Return what a step takes if a node of this home trains this swarm now."""
     with suppress(SwarmNodeError):
         status = ControlClient(config.paths).get("/status")
         if status["swarm"] == name and status["step_time_s"]:
             seconds = float(status["step_time_s"])
-            return StepTime(seconds, f"as measured here by this node: {_ms(seconds)} a step")
+            step = StepTime(seconds, f"as measured here by this node: {_ms(seconds)} a step")
+            tokens = round(status["tokens"] / max(1, status["step"]))
+            why = "this machine trains it already"
+            return Measured(step, None, why, here_s=seconds, tokens_per_step=tokens)
     return None
 
 
@@ -99,13 +108,7 @@ def _members_say(name: str, config: NodeConfig) -> Sequence[Any]:
 
 def step_of_members(said: Iterable[Any]) -> StepTime | None:
     """Return the median of what members say a step takes; None if none says what can be."""
-    times_s = [
-        float(each)
-        for each in said
-        if isinstance(each, int | float)
-        and math.isfinite(each)
-        and STEP_S_MIN <= each <= STEP_S_MAX
-    ]
+    times_s = possible_steps(said)
     if not times_s:
         return None
     median_s = statistics.median(times_s)
@@ -114,8 +117,20 @@ def step_of_members(said: Iterable[Any]) -> StepTime | None:
     return StepTime(median_s, f"measured at {members}: {_ms(median_s)} a step")
 
 
+def possible_steps(said: Iterable[Any]) -> list[float]:
+    """Return what of that can be the time of a step."""
+    return [
+        float(each)
+        for each in said
+        if isinstance(each, int | float)
+        and math.isfinite(each)
+        and STEP_S_MIN <= each <= STEP_S_MAX
+    ]
+
+
 def _tried(manifest: Manifest, config: NodeConfig) -> Measured:
-    why_not = _why_no_trial(manifest, config)
+    python, data = _own_environment(manifest, config)
+    why_not = _why_no_trial(manifest, config, has_task=bool(python))
     if why_not:
         return Measured(why_not=why_not)
     memory = main_memory()
@@ -127,6 +142,8 @@ def _tried(manifest: Manifest, config: NodeConfig) -> Measured:
         *("--strategy", manifest.strategy),
         *("--strategy-settings", _json(manifest.strategy_settings)),
         *("--device", config.device, "--seconds", str(_STEPS_S), "--memory-bytes", str(bound)),
+        *("--data-dir", data),
+        python=python,
     )
     try:
         done = subprocess.run(
@@ -136,7 +153,7 @@ def _tried(manifest: Manifest, config: NodeConfig) -> Measured:
             stderr=subprocess.DEVNULL,
             timeout=_TRIAL_S,
             check=False,
-            env=worker_environment(),
+            env=worker_environment(python),
         )
     except subprocess.TimeoutExpired:
         return Measured(why_not=f"a step did not end within {_TRIAL_S:.0f} s")
@@ -145,15 +162,29 @@ def _tried(manifest: Manifest, config: NodeConfig) -> Measured:
     return _read(done.stdout[-_ANSWER_BYTES_MAX:], config)
 
 
-def _why_no_trial(manifest: Manifest, config: NodeConfig) -> str:
-    """Return what keeps the task from being tried here, "" if nothing does."""
+def _own_environment(manifest: Manifest, config: NodeConfig) -> tuple[str, str]:
+    """Return the Python and the folder of data that this home has for the swarm, "" for none."""
+    if not manifest.environment:
+        return "", ""
+    from swarmnode.processes.environment import SwarmEnvironment  # few swarms have one
+
+    kept = SwarmEnvironment(manifest.environment, config.paths.swarm(manifest.name))
+    return kept.python, kept.data
+
+
+def _why_no_trial(manifest: Manifest, config: NodeConfig, *, has_task: bool) -> str:
+    """Return what keeps the task from being tried here, "" if nothing does.
+
+    ``has_task``: the swarm's own environment has it.
+    """
     installed = look_at_task(manifest.task)
     if manifest.task == PROGRAM_TASK:
         return "a program of yours trains it"
-    if installed is None:
-        return "the task is not installed here"
-    if installed.version not in (None, manifest.task_version):
-        return "another version of the task is installed here"
+    if not has_task:
+        if installed is None:
+            return "the task is not installed here"
+        if installed.version not in (None, manifest.task_version):
+            return "another version of the task is installed here"
     if find_spec("torch") is None:
         return "torch is not installed here"
     if not computed(manifest, config, config.device).fits:
@@ -176,7 +207,9 @@ def _read(said: bytes, config: NodeConfig) -> Measured:
                 int(answer["main_bytes"]), int(answer["gpu_bytes"]), how + cut, config
             )
             seconds = max(STEP_S_MIN, took_s / max(1, steps))
-            return Measured(StepTime(seconds, how), memory)
+            tokens = int(answer.get("tokens", 0))
+            step = StepTime(seconds, how)
+            return Measured(step, memory, here_s=seconds, tokens_per_step=tokens)
     return Measured(why_not="the trial ended without an answer: was it killed for its memory?")
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import Any, Literal
 
 import msgspec
 
 from swarmnode import __version__
+from swarmnode.cli.swarm.equip import words as environment_words
+from swarmnode.cli.swarm.manifest import room_bytes
 from swarmnode.cli.swarm.recipe import recipe_words
-from swarmnode.cli.trust.costs import habits
-from swarmnode.config import NodeConfig, Paths
+from swarmnode.cli.trust.costs import Measured, habits
+from swarmnode.config import NodeConfig, Paths, load_config
 from swarmnode.daemon.discovery.rendezvous import parse_version
 from swarmnode.daemon.snapshots.blobs import snapshot_bytes_max
 from swarmnode.daemon.volunteer.machine import Footprint, computed
@@ -17,6 +21,7 @@ from swarmnode.errors import CorruptRecord
 from swarmnode.ids import encode_base32
 from swarmnode.protocol.invites import certificate_of, invite_in
 from swarmnode.protocol.swarm import SwarmLink
+from swarmnode.quantities import show_bytes
 from swarmnode.store.invites import load_member_chain
 from swarmnode.store.swarms import stored_link
 from swarmnode.strategies.installed import InstalledStrategy, installed_strategies
@@ -43,8 +48,8 @@ OTHERS_SEE = (
     "your copy of the model, which can remember text that it was trained on",
 )
 CANNOT_HAPPEN = (
-    "no code comes over the network: names of installed tasks, numbers and tensors do",
-    "no file of yours is sent, and none is read to train on but the task's own data or --data",
+    "no code comes from other nodes, and none is installed from an index before your yes",
+    "no file of yours is sent, and none is read to train on but the task's data or --data",
     "nothing is written outside the home of the node, but for a socket if its path is too long",
     "no machine on the way reads or changes what nodes send: it is encrypted, and keys are proved",
     "task, model and rules cannot be changed later: the manifest on your disk is what counts",
@@ -64,6 +69,48 @@ class Traffic(msgspec.Struct, frozen=True):
     day_bytes: int | None
     day_bytes_least: int | None  # the same, if that is not measured and steps are slow
     snapshot_bytes_max: int  # once, at joining
+
+
+class Room(msgspec.Struct, frozen=True):
+    """Of the disk that has the home: what joining takes at most, and what is free."""
+
+    needed_bytes: int
+    free_bytes: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is as much."""
+        return self.needed_bytes <= self.free_bytes
+
+    def sentence(self) -> str:
+        """Say both in one line."""
+        too_much = "" if self.fits else "; that is more than there is"
+        return (
+            f"needs up to {show_bytes(self.needed_bytes)} ({show_bytes(self.free_bytes)} are free)"
+            f"{too_much}"
+        )
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What this machine would do of the work; None: not known."""
+
+    day_tokens: int | None = None
+    of_target: float | None = None  # each day
+    of_members: float | None = None  # this machine among those that train now
+    members: int = 0  # that say how fast they are
+    why_not: str = ""
+
+    def sentence(self) -> str:
+        """Say it in one line."""
+        if self.day_tokens is None:
+            return f"not known before a step is taken here: {self.why_not}"
+        text = f"about {self.day_tokens:,} tokens a day"
+        if self.of_target is not None:
+            text += f", {self.of_target:.2%} of the swarm's target each day"
+        if self.of_members is not None:
+            others = "1 member" if self.members == 1 else f"{self.members:,} members"
+            return f"{text}; {self.of_members:.1%} of all work, beside {others}"
+        return f"{text}; of the members' work not known: none is met before joining"
 
 
 class TrustReport(msgspec.Struct, frozen=True):
@@ -92,6 +139,9 @@ class TrustReport(msgspec.Struct, frozen=True):
     parameters: int
     traffic: Traffic | None  # None: not known here
     memory: Footprint
+    disk: Room
+    share: Share
+    environment: tuple[str, ...]  # what members are asked to install and fetch, in words
     min_version: str
     version: str
     version_ok: bool
@@ -109,6 +159,7 @@ def make_report(
     step_time_s: float | None,
     how: str = "",
     memory: Footprint | None = None,
+    found_out: Measured | None = None,
 ) -> TrustReport:
     """Return what is known of a swarm.
 
@@ -117,6 +168,7 @@ def make_report(
         step_time_s: as it was measured, None if it was not.
         how: that was measured, or why it was not.
         memory: what joining needs as measured, None if it was not.
+        found_out: all that was measured, None if nothing was.
 
     Raises:
         ConfigError: the invite in the link is damaged, or of another swarm.
@@ -152,6 +204,9 @@ def make_report(
         parameters=manifest.numel,
         traffic=traffic,
         memory=memory,
+        disk=_room(manifest, paths),
+        share=_share(manifest, found_out or Measured(), paths),
+        environment=tuple(environment_words(manifest.environment or None)),
         min_version=manifest.min_version,
         version=__version__,
         version_ok=_is_new_enough(manifest),
@@ -164,6 +219,30 @@ def make_report(
                 is_name_taken=stored is not None and stored.swarm_key != link.swarm_key,
             )
         ),
+    )
+
+
+def _room(manifest: Manifest, paths: Paths) -> Room:
+    folder = paths.home
+    while not folder.exists():
+        folder = folder.parent
+    own = manifest.environment.disk_bytes if manifest.environment else 0
+    return Room(max(own, room_bytes(manifest)), shutil.disk_usage(folder).free)
+
+
+def _share(manifest: Manifest, found: Measured, paths: Paths) -> Share:
+    """Return what this machine would do, by the step that it took and what members say."""
+    if not (found.here_s and found.tokens_per_step):
+        return Share(why_not=found.why_not or "the task does not say its tokens")
+    used = load_config({"home": str(paths.home)}, os.environ).cpu_percent / 100
+    day_tokens = round(_DAY_S / found.here_s * used * found.tokens_per_step)
+    target = manifest.recipe.target_tokens if manifest.recipe else 0
+    others = sum(1 / each for each in found.members_s)
+    return Share(
+        day_tokens,
+        min(1.0, day_tokens / target) if target else None,
+        used / found.here_s / (used / found.here_s + others) if others else None,
+        len(found.members_s),
     )
 
 
@@ -196,7 +275,9 @@ def _obstacles(
             " update it: git pull in its clone, then the same pip install again there"
         )
     source = how_to_get(*_package_named(manifest))
-    if installed is None:
+    if manifest.environment and manifest.environment.packages:
+        pass  # `join` installs it, after a yes
+    elif installed is None:
         source = source or "install the package that has it, if you trust that package"
         found.append(
             f"task {manifest.task!r} is not installed here: {source}; as a keeper or monitor you"

@@ -82,6 +82,7 @@ def try_steps(configure: Configure, *, steps_s: float) -> dict[str, Any]:
         "main_bytes": _peak_bytes() + copied + segment,
         "gpu_bytes": gpu_bytes,
         "parts": state.micro.fit.parts,
+        "tokens": state.task.tokens_per_batch,
     }
 
 

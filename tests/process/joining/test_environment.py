@@ -1,4 +1,4 @@
-"""A custom task in three commands: look at the link, join it, and that trains, from an index."""
+"""A custom task from a link: what it asks is shown, answered once, installed, and trained."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import os
 import pty
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,10 @@ import pytest
 from swarmnode.config import Paths
 from swarmnode.ipc.spawn import worker_command
 from swarmnode.processes import pip
+from swarmnode.processes.client import ControlClient
 from swarmnode.store.swarms import read_manifest
 from swarmnode.wire.environment import PinnedPackage
-from tests.kits.daemon_kit import DEADLINE_S, environment, free_port, swarmnode
+from tests.kits.daemon_kit import DEADLINE_S, environment, free_port, swarmnode, wait_until
 from tests.kits.index_kit import Index, serving, wheel
 
 POINTS = b"1,2\n" * 100
@@ -120,13 +121,19 @@ def test_a_no_installs_nothing_and_a_yes_trains(
     assert b"install that? [y/N]" in said
     assert not list(tmp_path.glob("volunteer/swarms/levels/environment"))
 
-    on_terminal(tmp_path, join(tmp_path, link), answer=b"y\n", until=b"step 20")
+    home = Paths(tmp_path / "volunteer")
+
+    def has_trained() -> bool:
+        return bool(ControlClient(home).get("/status")["step"] >= 20)
+
+    command = join(tmp_path, link)
+    on_terminal(tmp_path, command, answer=b"y\n", until=b"training on", then=has_trained)
     folder = tmp_path / "volunteer" / "swarms" / "levels"
     assert (folder / "data" / "points.csv").read_bytes() == POINTS
     assert (folder / "environment" / "swarmnode-environment").exists()
 
     index.asked.clear()  # the second time there is no question, and nothing is fetched
-    said = on_terminal(tmp_path, join(tmp_path, link, "--json"), answer=b"", until=b"the worker")
+    said = on_terminal(tmp_path, join(tmp_path, link), answer=b"", until=b"swarm levels: task")
     assert b"install that" not in said
     assert index.asked == []
 
@@ -142,8 +149,17 @@ def test_a_changed_byte_at_the_index_ends_the_join_with_its_name(
     assert "package level-target 2.1 at the index is not the one" in refused.err
 
 
-def on_terminal(tmp_path: Path, command: list[str], *, answer: bytes, until: bytes) -> bytes:
-    """Run a verb on a terminal, answer its question, and end it once it has said ``until``."""
+def on_terminal(
+    tmp_path: Path,
+    command: list[str],
+    *,
+    answer: bytes,
+    until: bytes,
+    then: Callable[[], bool] = lambda: True,
+) -> bytes:
+    """Run a verb on a terminal, answer its question; end it when it has said ``until``, and then
+    ``then`` is true.
+    """
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         worker_command("swarmnode", *command),
@@ -160,6 +176,7 @@ def on_terminal(tmp_path: Path, command: list[str], *, answer: bytes, until: byt
                 os.write(ours, answer)
                 is_answered = True
             if until in said:
+                wait_until(then, "what follows")
                 process.terminate()
                 break
         while _read(ours):

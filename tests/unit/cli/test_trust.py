@@ -14,7 +14,8 @@ import pytest
 
 from swarmnode import DISTRIBUTION, __version__
 from swarmnode.cli.main import main
-from swarmnode.cli.trust.report import TrustReport, make_report
+from swarmnode.cli.trust.costs import Measured
+from swarmnode.cli.trust.report import Share, TrustReport, make_report
 from swarmnode.config import Paths
 from swarmnode.ids import encode_base32
 from swarmnode.protocol.identity import Identity
@@ -24,7 +25,9 @@ from swarmnode.store.files import make_private_dir, write_atomic
 from swarmnode.store.invites import save_member_chain
 from swarmnode.store.keys import load_or_create_identity
 from swarmnode.store.swarms import save_link
+from swarmnode.wire.environment import DataReference, Environment, PinnedPackage
 from swarmnode.wire.packing import encode_record
+from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.swarm import Manifest, Signed
 
 SWARM = Identity.from_seed(b"s" * 32)
@@ -216,7 +219,7 @@ def test_the_manifest_of_this_home_is_shown(
     assert any("task       bytes-lm, version 1; installed here" in line for line in lines)
     assert any("66.0 kB each way at an exchange, every 10 steps" in line for line in lines)
     assert any("assumed: a CPU, 1,000 tokens a step" in line for line in lines)
-    assert any("no code comes over the network" in line for line in lines)
+    assert any("no code comes from other nodes" in line for line in lines)
     assert any("your IP address and port" in line for line in lines)
     assert lines[-1] == "to join: swarmnode join demo"
     assert "\x1b" not in out
@@ -278,3 +281,85 @@ def test_a_manifest_that_was_tampered_with_is_named(
     code, out, err = run(capsys, "trust", "demo")
     assert (code, out) == (4, "")
     assert f"{home.swarm('demo').manifest} was tampered with" in err
+
+
+# --- whether it fits ----------------------------------------------------------------------
+
+
+def named(**changes: Any) -> Environment:
+    packages = (PinnedPackage("swarmnode-circle", "1.2", (bytes(32),)),)
+    return msgspec.structs.replace(Environment(packages, index="lab"), **changes)
+
+
+def test_the_share_is_what_this_machine_does_beside_those_that_say_how_fast_they_are(
+    paths: Paths,
+) -> None:
+    # Two steps a second here, and six by the others; 100 tokens each.
+    measured = Measured(here_s=0.5, tokens_per_step=100, members_s=(0.25, 0.5))
+    recipe = Recipe(target_tokens=172_800_000)
+    of = manifest(recipe=recipe)
+    shown = make_report(of, LINK, paths, now_unix_s=NOW, step_time_s=0.5, found_out=measured)
+    assert shown.share == Share(17_280_000, 0.1, 0.25, 2)
+    assert shown.share.sentence() == (
+        "about 17,280,000 tokens a day, 10.00% of the swarm's target each day; 25.0% of all work,"
+        " beside 2 members"
+    )
+
+
+def test_an_owner_who_lends_half_of_the_processor_does_half_of_the_share(paths: Paths) -> None:
+    make_private_dir(paths.home)
+    paths.config_file.write_text("cpu_percent = 50\n")
+    measured = Measured(here_s=0.5, tokens_per_step=100)
+    shown = make_report(
+        manifest(), LINK, paths, now_unix_s=NOW, step_time_s=0.5, found_out=measured
+    )
+    assert shown.share.day_tokens == 8_640_000
+    assert shown.share.of_members is None
+    assert "none is met before joining" in shown.share.sentence()
+
+
+def test_without_a_step_the_share_is_not_known_and_why_is_said(paths: Paths) -> None:
+    measured = Measured(why_not="the task is not installed here")
+    shown = make_report(
+        manifest(), LINK, paths, now_unix_s=NOW, step_time_s=None, found_out=measured
+    )
+    assert shown.share.day_tokens is None
+    assert shown.share.sentence().endswith("taken here: the task is not installed here")
+
+
+def test_a_disk_that_is_too_small_is_said(paths: Paths) -> None:
+    assert report(paths).disk.fits
+    large = report(paths, numel=2**40).disk
+    assert not large.fits
+    assert "that is more than there is" in large.sentence()
+    asked = report(paths, environment=named(disk_bytes=2**60)).disk
+    assert asked.needed_bytes == 2**60
+
+
+def test_what_members_are_asked_to_install_is_said_and_no_obstacle(paths: Paths) -> None:
+    data = DataReference("url", "https://192.0.2.1/\x1b[2Ja.csv", "", bytes(32), 1000)
+    shown = report(paths, task="nosuch", environment=named(data=data))
+    assert shown.obstacles == ()
+    assert shown.environment[:2] == (
+        "package swarmnode-circle 1.2",
+        "from: the index that pip knows here as 'lab'",
+    )
+    assert "\x1b" not in "".join(shown.environment)
+    assert shown.environment[2].endswith(f"1 kB, SHA-256 {bytes(32).hex()}")
+
+
+def test_the_doctor_says_what_a_swarm_takes_here(
+    capsys: pytest.CaptureFixture[str], home: Paths
+) -> None:
+    keep(home, sign_manifest(manifest(created_at=5, task="nosuch", numel=2**40), SWARM))
+    code, out, _ = run(capsys, "doctor", "demo", "--no-torch", "--json")
+    assert code == 1
+    findings = {each["check"]: each for each in json.loads(out)["findings"]}
+    assert "task 'nosuch' is not installed here" in findings["swarm"]["said"]
+    for check in ("swarm memory", "swarm disk"):
+        assert findings[check]["level"] == "FAIL"
+        assert "that is more than there is" in findings[check]["said"]
+    assert "a day each way" in " ".join(
+        each["said"] for each in json.loads(out)["findings"] if each["check"] == "swarm traffic"
+    )
+    assert "not known before a step is taken here" in findings["swarm share"]["said"]

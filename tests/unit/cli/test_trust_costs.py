@@ -32,7 +32,7 @@ class FakeNode:
 
     def get(self, path: str) -> Any:
         if path == "/status":
-            return {"swarm": "demo", "step_time_s": self.step_time_s}
+            return {"swarm": "demo", "step_time_s": self.step_time_s, "step": 4, "tokens": 400}
         return list(self.peers)
 
 
@@ -71,6 +71,7 @@ def test_a_node_that_trains_it_has_measured_it(
     assert found.step is not None
     assert found.step.seconds == 0.25
     assert "as measured here by this node: 250 ms a step" in found.step.how
+    assert (found.here_s, found.tokens_per_step) == (0.25, 100)
 
 
 def test_a_short_trial_measures_step_and_memory(
