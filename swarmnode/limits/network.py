@@ -60,6 +60,12 @@ UNACKNOWLEDGED_BYTES_MAX = 4 * MIB
 # Rare enough: at 256 KiB ACKs cost 5 % of the CPU time of bulk. And with each ping and pong.
 ACK_EVERY_BYTES = 1 * MIB
 GOODBYE_LINGER_S = 0.25  # twice at most: to send the last record, then to see it read
+# What IPv6 promises of every line (1280 bytes), less the headers and a tunnel's: where larger
+# packets vanish and no router says so, these arrive.
+TCP_SMALL_SEGMENT_BYTES = 1200
+# To a host that nothing came from once; then larger ones are tried anew.
+TCP_SMALL_SEGMENTS_S = 3600.0
+TCP_SMALL_HOSTS_MAX = 256
 # What is sent when a connection is closed is delivered by then, or never: three losses in a row.
 TCP_CLOSING_S = 10.0
 TCP_UNSENT_BYTES_MAX = 256 * KIB  # what a control frame can find queued before it

@@ -79,11 +79,20 @@ class Abandonable(Protocol):
     def give_up(self) -> None:
         """Once it is closed, nothing is left of it: what it still carries is not wanted."""
 
+    def stalled(self) -> None:
+        """It is open, and nothing comes: larger packets than its first may not get through."""
+
 
 def give_up(channel: object) -> None:
     """Let a channel, if it is one, leave nothing behind when it is closed."""
     if isinstance(channel, Abandonable):
         channel.give_up()
+
+
+def note_stall(channel: object) -> None:
+    """Tell a channel, if it is one that cares, that nothing comes on it."""
+    if isinstance(channel, Abandonable):
+        channel.stalled()
 
 
 async def receive_exactly(channel: Channel, buffer: memoryview) -> None:

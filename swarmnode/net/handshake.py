@@ -9,7 +9,7 @@ import trio
 from swarmnode import __version__, limits
 from swarmnode.errors import DeadlineExceeded, MalformedMessage, RemoteProtocolError
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel
+from swarmnode.net.channel import Channel, note_stall
 from swarmnode.net.records import RecordReader, RecordWriter
 from swarmnode.net.tls import TlsResult, shake_hands
 from swarmnode.protocol.identity import Identity
@@ -76,6 +76,7 @@ async def establish(
     with trio.move_on_after(limits.HANDSHAKE_S):
         tls = await shake_hands(channel, identity, role, first_bytes)
         return await _agree(channel, tls, own, identity.peer_id, role, expected)
+    note_stall(channel)
     raise DeadlineExceeded(f"{channel.description}: TLS handshake and HELLO", limits.HANDSHAKE_S)
 
 

@@ -19,7 +19,13 @@ from swarmnode import limits
 from swarmnode.env import Env, Rng
 from swarmnode.errors import DialFailed, Overloaded
 from swarmnode.net.paths import PUNCHED_WORD
-from swarmnode.net.tcp import TcpChannel, format_address, parse_address, reset_when_closed
+from swarmnode.net.tcp import (
+    TcpChannel,
+    format_address,
+    limit_segments,
+    parse_address,
+    reset_when_closed,
+)
 from swarmnode.protocol.nat.punch import Attempts, PunchPlan, Start, Target
 
 # There is no way for its packets, now or later.
@@ -215,6 +221,9 @@ async def _connect(local_port: int, target: Target) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        # Of two home lines one may carry less than the other's router believes: only a second punch
+        # could tell.
+        limit_segments(sock)
         # Nothing is lost with one that is let go, and the next try has the same two ports.
         reset_when_closed(sock)
         sock.bind(("", local_port))

@@ -20,7 +20,7 @@ from swarmnode import limits
 from swarmnode.errors import ChannelClosed, DeadlineExceeded, SwarmNodeError
 from swarmnode.net.calls import Answerer, Calls, OnAnswer
 from swarmnode.net.carrier import Carrier
-from swarmnode.net.channel import Channel, aclose_forcefully, give_up
+from swarmnode.net.channel import Channel, aclose_forcefully, give_up, note_stall
 from swarmnode.net.handshake import Link
 from swarmnode.net.pump import Pump
 from swarmnode.net.stream import Stream, StreamSlots
@@ -345,6 +345,7 @@ class Session:
             if self.channel is not None:
                 self.core.handle_deadline(now)
                 if self.core.is_suspect(now):
+                    note_stall(self.channel)
                     self.on_silent(self)
             elif now >= self._carrier.deadline:
                 waited_for = f"another channel to {self.peer.short}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
+import math
 import socket
 import struct
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -33,6 +35,7 @@ _TCP_INFO_PARTS = struct.Struct("=56xI8xII44xQ20xI")
 _TCP_INFO_BYTES = _TCP_INFO_PARTS.size
 _UNKNOWN_US = 2**32 - 1
 _SILENT_MS_MAX = 1000
+_log = logging.getLogger("swarmnode.tcp")
 _RESET_WHEN_CLOSED, _DELIVER_WHEN_CLOSED = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 # At 50 ms and 0.5 % loss BBR moves 38 times what cubic does.
@@ -80,8 +83,14 @@ class TcpChannel:
     cost as much as encrypting a record does.
     """
 
-    def __init__(self, trio_socket: trio.socket.SocketType, word: str = DIRECT_WORD) -> None:
-        """``word`` begins the description; see ``net/paths.py``."""
+    def __init__(
+        self,
+        trio_socket: trio.socket.SocketType,
+        word: str = DIRECT_WORD,
+        on_stall: Callable[[str], None] = lambda _host: None,
+    ) -> None:
+        """``word`` begins the description, see ``net/paths.py``; ``on_stall`` takes the host."""
+        self._on_stall = on_stall
         self._socket = sock = socket.socket(fileno=trio_socket.detach())
         sock.setblocking(False)
         self._is_closed = False
@@ -131,6 +140,11 @@ class TcpChannel:
             return None
         steady_us = max(least_us, rtt_us - varies_us)
         return Delays(steady_us / 1e6, least_us / 1e6, arrived_bytes)
+
+    def stalled(self) -> None:
+        """See ``Abandonable``."""
+        if self._remote is not None:
+            self._on_stall(self._remote[0])
 
     def give_up(self) -> None:
         """Let :meth:`aclose` reset it, so that another one can have its two ports at once.
@@ -216,19 +230,40 @@ class TcpChannel:
 
 
 class TcpTransport:
-    """Dials and listens with TCP."""
+    """Dials and listens with TCP.
+
+    Where a connection opened and then nothing came, perhaps only small packets get through: the
+    next ones to that host have small segments, in both directions, as both sides keep to the less.
+    """
+
+    def __init__(self) -> None:
+        self._small_until: dict[str, float] = {}  # by host
 
     async def dial(self, address: str) -> TcpChannel:
         """Connect, trying every address that the host name has."""
         host, port = parse_address(address)
         try:
-            await _look_up(host, port, address)
-            stream = await trio.open_tcp_stream(host, port)
+            hosts = await _look_up(host, port, address)
+            if any(self._wants_small(each) for each in hosts):
+                sock = await _connect_small(hosts, port)
+            else:
+                sock = (await trio.open_tcp_stream(host, port)).socket
         except OSError as error:
             raise DialFailed(
                 f"tcp {address}: {_reason(error)}", address=address, cause=_cause(error)
             ) from error
-        return TcpChannel(stream.socket)
+        return TcpChannel(sock, on_stall=self._note_stall)
+
+    def _wants_small(self, host: str) -> bool:
+        return trio.current_time() < self._small_until.get(host, -math.inf)
+
+    def _note_stall(self, host: str) -> None:
+        if not self._wants_small(host):
+            _log.info("nothing came from %s: small packets for an hour, if it can be dialled", host)
+        self._small_until.pop(host, None)
+        self._small_until[host] = trio.current_time() + limits.TCP_SMALL_SEGMENTS_S
+        while len(self._small_until) > limits.TCP_SMALL_HOSTS_MAX:  # the oldest goes
+            del self._small_until[next(iter(self._small_until))]
 
     async def serve(
         self,
@@ -251,8 +286,24 @@ class TcpTransport:
             # socket can listen on it all the same.
             listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         async with trio.open_nursery() as nursery:
-            await nursery.start(trio.serve_listeners, _stream_handler(handle_channel), listeners)
+            take = self._stream_handler(handle_channel)
+            await nursery.start(trio.serve_listeners, take, listeners)
             task_status.started(format_address(bound_host, bound_port))
+
+    def _stream_handler(
+        self, handle_channel: ChannelHandler
+    ) -> Callable[[trio.SocketStream], Awaitable[None]]:
+        async def handle(stream: trio.SocketStream) -> None:
+            channel = TcpChannel(stream.socket, on_stall=self._note_stall)
+            await run_accepted(channel, handle_channel)
+
+        return handle
+
+
+def limit_segments(sock: socket.socket | trio.socket.SocketType) -> None:
+    """Before it connects: let neither side send packets that some line does not carry."""
+    with contextlib.suppress(OSError, AttributeError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, limits.TCP_SMALL_SEGMENT_BYTES)
 
 
 def reset_when_closed(sock: socket.socket, *, wanted: bool = True) -> None:
@@ -269,16 +320,36 @@ def _limit_closing(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
-async def _look_up(host: str, port: int, address: str) -> None:
-    """Raise OSError or DialFailed if a host has no address: a name server that is silent says so.
+async def _look_up(host: str, port: int, address: str) -> list[str]:
+    """Return the addresses of a host.
+
+    Raises OSError or DialFailed if a host has no address: a name server that is silent says so.
 
     Without this, the deadline of the whole dial would not tell which of the two was silent.
     """
     with trio.move_on_after(limits.NAME_LOOKUP_S):
-        await trio.socket.getaddrinfo(host, port)  # of a number: at once
-        return
+        # Of a number: at once.
+        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [str(where[0]) for *_, where in found]
     why = f"its name was not looked up within {limits.NAME_LOOKUP_S:g} s"
     raise DialFailed(f"tcp {address}: {why}", address=address, cause="no-name")
+
+
+async def _connect_small(hosts: Sequence[str], port: int) -> trio.socket.SocketType:
+    """Connect with small segments to the first of these that answers. Raises OSError."""
+    for number, host in enumerate(hosts, 1):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = trio.socket.socket(family, socket.SOCK_STREAM)
+        try:
+            limit_segments(sock)
+            await sock.connect((host, port))
+        except BaseException as error:  # cancelled, too
+            sock.close()
+            if not isinstance(error, OSError) or number == len(hosts):
+                raise
+        else:
+            return sock
+    raise OSError(errno.EADDRNOTAVAIL, "the host has no address")
 
 
 async def _open_listeners(host: str | None, port: int) -> list[trio.SocketListener]:
@@ -290,15 +361,6 @@ async def _open_listeners(host: str | None, port: int) -> list[trio.SocketListen
     for listener in listeners:
         listener.socket.close()
     return await trio.open_tcp_listeners(chosen, host=host, backlog=limits.TCP_BACKLOG_MAX)
-
-
-def _stream_handler(
-    handle_channel: ChannelHandler,
-) -> Callable[[trio.SocketStream], Awaitable[None]]:
-    async def handle(stream: trio.SocketStream) -> None:
-        await run_accepted(TcpChannel(stream.socket), handle_channel)
-
-    return handle
 
 
 def _tune(sock: socket.socket) -> None:

@@ -81,8 +81,10 @@ def check_line(client: ControlClient) -> list[dict[str, Any]]:
 def _probes_for(status: Mapping[str, Any]) -> Probes:
     boots: Sequence[Mapping[str, Any]] = status["bootstraps"]
     hosts = [each["address"].rpartition(":")[0] for each in boots]
+    # Those that answer last: their packets may have to be small.
+    by_need = sorted(boots, key=lambda each: bool(each["is_connected"]))
     return Probes(
-        (each["address"] for each in boots if not each["is_connected"]),
+        (each["address"] for each in by_need),
         target=next(filter(_is_ipv4, hosts), ""),
     )
 
@@ -98,7 +100,7 @@ def headline(seen: Seen) -> Headline:
     """Return the one sentence."""
     if seen.state == "alone":
         return _alone(seen)
-    checks = (_clock, _unreached, _behind_carrier, _tunnel, _relayed, _local)
+    checks = (_clock, _unreached, _small_packets, _behind_carrier, _tunnel, _relayed, _local)
     for check in checks:
         found = check(seen)
         if found is not None:
@@ -283,6 +285,18 @@ def _clock(seen: Seen) -> Headline | None:
         " wrong, and others do not believe it.",
         "set the clock: `sudo timedatectl set-ntp true`",
     )
+
+
+def _small_packets(seen: Seen) -> Headline | None:
+    """A node goes on with small segments; who does not look would never learn why it is slow."""
+    for each in seen.status["bootstraps"]:
+        reached = seen.probed.reached.get(each["address"])
+        if each["is_connected"] and reached is not None and reached.greeting == "small-only":
+            text, advice = _SENTENCES["small-only"]
+            words = {"address": each["address"], "interface": seen.probed.interface or "eth0"}
+            more = " This node sends small ones there, and is connected."
+            return Headline("warn", text.format(**words) + more, advice.format(**words))
+    return None
 
 
 def _lost_peers(seen: Seen) -> list[Mapping[str, Any]]:

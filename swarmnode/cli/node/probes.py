@@ -19,6 +19,7 @@ from ipaddress import IPv4Address, IPv4Network, ip_address
 from pathlib import Path
 from typing import Final, Literal
 
+from swarmnode import limits
 from swarmnode.config import parse_host_port
 from swarmnode.errors import ConfigError
 from swarmnode.net.lan.interfaces import Interface, list_interfaces
@@ -30,7 +31,6 @@ _HOP_S: Final = 1.0
 _ADDRESSES_MAX: Final = 8
 # Ports that almost every firewall lets out.
 WEB_PORTS: Final = (443, 80)
-_SEGMENT_BYTES: Final = 1000  # what passes where 1,280 bytes do, with headers and tunnels
 _GREETING_BYTES_MIN: Final = 2000  # more than a packet of Ethernet
 _CARRIERS: Final = IPv4Network("100.64.0.0/10")  # RFC 6598
 _FAR: Final = "192.0.2.1"  # a documentation address: nothing is sent to it to learn of our route
@@ -155,7 +155,7 @@ _ANSWERS: Final[Mapping[int, Answer]] = {
 
 def greet(host: str, port: int) -> Greeting:
     """Send the greeting of TLS, in packets as large as they go, then in small ones."""
-    for segment_bytes, found in ((0, "answers"), (_SEGMENT_BYTES, "small-only")):
+    for segment_bytes, found in ((0, "answers"), (limits.TCP_SMALL_SEGMENT_BYTES, "small-only")):
         try:
             with _connected(host, port, segment_bytes) as sock:
                 sock.sendall(_client_hello())

@@ -43,7 +43,13 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel, Transport, aclose_forcefully, receive_exactly
+from swarmnode.net.channel import (
+    Channel,
+    Transport,
+    aclose_forcefully,
+    note_stall,
+    receive_exactly,
+)
 from swarmnode.net.relays.address import is_relayed
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpChannel
@@ -281,7 +287,13 @@ class Dialler:
                 await before.wait()
             channel = await self._ways.open(address)
             has_opened = True
-            await self._try(race, channel, address)
+            try:
+                await self._try(race, channel, address)
+            except DeadlineExceeded:
+                if race.turn.cancelled_caught or is_relayed(address):
+                    raise
+                # It takes connections and is silent: packets of another size may get through.
+                await self._try(race, await self._ways.open_again(address), address)
         except SwarmNodeError as error:
             self.note_error(race.peer, error)
             self.failures.note(address, error, has_opened=has_opened)
@@ -309,6 +321,7 @@ class Dialler:
                         addresses = tuple(dict.fromkeys((address, *race.addresses)))
                         await self._register(session, addresses)
                     if race.turn.cancelled_caught:
+                        note_stall(channel)
                         raise DeadlineExceeded(f"a handshake with {address}", limits.RACE_TURN_S)
                 race.nursery.cancel_scope.cancel()
         finally:

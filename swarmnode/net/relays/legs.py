@@ -14,7 +14,7 @@ import trio
 
 from swarmnode.errors import ChannelBroken, ChannelClosed, SwarmNodeError, TransportError
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel, give_up
+from swarmnode.net.channel import Channel, give_up, note_stall
 from swarmnode.net.stream import Stream
 from swarmnode.net.tcp import TcpChannel
 from swarmnode.protocol.uplink import Delays
@@ -123,6 +123,10 @@ class RelayedChannel:
     def give_up(self) -> None:
         """See ``Abandonable``."""
         give_up(self._leg)
+
+    def stalled(self) -> None:
+        """See ``Abandonable``."""
+        note_stall(self._leg)
 
     async def aclose(self) -> None:
         """Close the leg."""

@@ -202,6 +202,7 @@ def _web_only(world: World) -> None:
 
 def _black_hole(world: World) -> None:
     """Smaller packets from here on, and no router says so."""
+    world.other = "pub0"
     world.hint("pub0")
     world.public()
     router = world.lab.router_of("c0")
@@ -370,7 +371,9 @@ CONDITIONS: dict[str, Condition] = {
     # Or "nothing comes back", where the dial ends before the kernel has given up on the neighbour.
     "gone-bootstrap": Condition(_gone_bootstrap, "that machine is off"),
     "only-443": Condition(_web_only, "only web pages out", ("tcp-443",)),
-    "pmtu-black-hole": Condition(_black_hole, "Large packets get lost"),
+    "pmtu-black-hole": Condition(
+        _black_hole, "Large packets get lost", expected="direct", is_fail=False
+    ),
     "no-dns": Condition(_no_names, "cannot be looked up"),
     "wrong-clock": Condition(_wrong_clock, "clock is", expected="direct"),
     "vpn": Condition(_vpn, "through a VPN (tun0)", expected="direct", is_fail=False),

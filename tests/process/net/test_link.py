@@ -22,7 +22,7 @@ from swarmnode.errors import (
     DialFailed,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel
+from swarmnode.net.channel import Channel, note_stall
 from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
@@ -190,6 +190,35 @@ async def test_the_goodbye_of_a_refusal_arrives_over_tcp() -> None:
 
 
 # --- the transport ------------------------------------------------------------------------------
+
+
+async def test_where_nothing_came_the_next_connection_has_small_packets() -> None:
+    """Both ways: what is accepted keeps to the less of both sides."""
+    accepted: list[socket.socket] = []
+
+    async def keep(channel: Channel) -> None:
+        assert isinstance(channel, TcpChannel)
+        accepted.append(channel.detach())
+
+    transport = TcpTransport()
+    async with trio.open_nursery() as nursery:
+        address = await nursery.start(TcpTransport().serve, "127.0.0.1:0", keep)
+        dialled = []
+        for _ in range(2):
+            channel = await transport.dial(address)
+            note_stall(channel)
+            dialled.append(channel.detach())
+            while len(accepted) < len(dialled):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        for large, small in (dialled, accepted):
+            assert segment_bytes(small) <= limits.TCP_SMALL_SEGMENT_BYTES < segment_bytes(large)
+        for sock in dialled + accepted:
+            sock.close()
+        nursery.cancel_scope.cancel()
+
+
+def segment_bytes(sock: socket.socket) -> int:
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
 
 
 async def test_a_port_in_use_gives_one_clear_line() -> None:

@@ -105,6 +105,17 @@ def test_the_first_node_of_a_swarm_is_no_failure() -> None:
     assert headline(Seen(status("alone", "lost"), Probed(**UP))).verdict == "fail"
 
 
+def test_packets_that_have_to_be_small_are_named_though_it_works() -> None:
+    boots = (boot(is_connected=True), boot(address=NAMED, is_connected=True))
+    for greeting, verdict in (("small-only", "warn"), ("answers", "ok")):
+        probed = Probed({NAMED: Reached("open", greeting)}, **UP)  # type: ignore[arg-type]
+        found = headline(Seen(status("direct", "", *boots), probed, peers=[peer("direct")]))
+        assert found.verdict == verdict
+        assert ("Large packets get lost on the way to " + NAMED in found.text) is (
+            verdict == "warn"
+        )
+
+
 def test_a_wrong_clock_comes_before_all_that_works() -> None:
     for skew_s, says in ((7200.0, "2.0 hours behind"), (-9 * 86_400.0, "9 days ahead")):
         found = headline(Seen(status(clock_skew_s=skew_s), peers=[peer("direct")]))

@@ -303,3 +303,50 @@ async def test_who_accepts_and_says_nothing_does_not_keep_the_peer_waiting(
         took_s = trio.current_time() - began_at
         assert took_s < limits.DIAL_STAGGER_S + JITTER + limits.RACE_TURN_S + 0.1
         nursery.cancel_scope.cancel()
+
+
+class Swallowing:
+    """A channel that takes everything, and on which nothing comes."""
+
+    description = "tcp 11.11.11.10:443"
+
+    def __init__(self) -> None:
+        self.stalls = 0
+
+    def give_up(self) -> None: ...
+
+    def stalled(self) -> None:
+        self.stalls += 1
+
+    async def send_all(self, data: memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def send_nowait(self, data: memoryview) -> int:
+        return len(data)
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        await trio.sleep_forever()
+        return 0
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_what_opens_and_is_silent_is_dialled_again_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    """Large packets may get lost: its transport is told, and sends small ones the second time."""
+    async with race() as r:
+        address = r.leads("mem:narrow", r.peer)
+        swallowing = Swallowing()
+        dial = r.own.transport.dial
+
+        async def dial_narrow(address: str) -> Channel:
+            if swallowing.stalls:
+                return await dial(address)
+            return swallowing
+
+        r.own.transport.dial = dial_narrow  # type: ignore[assignment,method-assign]
+        await r.run(address)
+        assert swallowing.stalls == 1
+        assert trio.current_time() < limits.HANDSHAKE_S + 1
