@@ -51,6 +51,7 @@ _VERBS = {
     "limits": ("node.volunteer", "Show what this node may take of the machine, and what holds it."),
     "pause": ("node.volunteer", "Stop training until `resume`, or for a time such as 2h."),
     "restore": ("node.backup", "Make a home out of what `backup` wrote."),
+    "push": ("model.push", "Publish the trained model on the Hugging Face hub."),
     "resume": ("node.volunteer", "Go on training after `pause`."),
     "paths": ("node.control", "Show where this node keeps its files."),
     "peers": ("node.control", "List the peers of the running node."),

@@ -76,7 +76,7 @@ def test_the_model_card_lists_contributors_by_name(tmp_path: Path) -> None:
         "a|b`<img>",
         "calm-otter",
     ]
-    rows = [line for line in model_card(facts).splitlines() if line.startswith("| ")]
+    rows = [line for line in model_card(facts, "DIR").splitlines() if line.startswith("| ")]
     assert rows == [
         "| name | peer | steps | tokens |",
         "| kitchen-pi | `sn1me` | 5 | 7 |",
@@ -90,8 +90,9 @@ def test_the_model_card_shows_how_the_loss_fell() -> None:
     losses = [[step, 4 - step / 1000] for step in range(0, 2001, 100)]
     written = {"layout_hash": "00", "step": 5, "tokens": 7, "losses": losses, "format": "adapter"}
     facts = _facts(new_swarm().manifest(), Paths(Path("nowhere")), written, None, [])
-    card = model_card(facts)
+    card = model_card(facts, "me/mine")
     assert card.startswith("---\nlibrary_name: peft\n")
+    assert 'PeftModel.from_pretrained(base, "me/mine")' in card
     assert "| 0 | 4.0000 |" in card
     assert "| 2,000 | 2.0000 |" in card
     assert card.count("\n| ") <= 2 + 13 + 1  # two headings, a table that stays short, this node

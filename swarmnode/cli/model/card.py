@@ -27,8 +27,8 @@ The weights are plain safetensors; `config.json` has the settings to build the m
 }
 
 
-def model_card(facts: dict[str, Any]) -> str:
-    """Return README.md, of what ``export_model`` found."""
+def model_card(facts: dict[str, Any], place: str) -> str:
+    """Return README.md, of what ``export_model`` found; ``place``: where the model will be."""
     rows = "\n".join(
         f"| {_escaped(one['name'])} | `{one['peer']}` | {one['steps']:,} | {one['tokens']:,} |"
         for one in facts["contributors"]
@@ -64,8 +64,12 @@ Names and numbers of other peers are what they said of themselves.
 
 ## Use
 
-{_USE[facts["format"]]}
+{_use(facts, place)}
 """
+
+
+def _use(facts: dict[str, Any], place: str) -> str:
+    return _USE[facts["format"]].replace("DIRECTORY", place).replace("BASE", _base(facts) or "BASE")
 
 
 def loss_picture(losses: list[list[float]]) -> str:
@@ -123,11 +127,15 @@ def _front_matter(facts: dict[str, Any]) -> str:
     library = LIBRARIES.get(facts["format"])
     if library is None:
         return ""
-    # A name that the task has checked, or empty.
-    base = facts["task_config"].get("model", "") if facts["task"] == "hub-lm" else ""
+    base = _base(facts)
     lines = [f"library_name: {library}", "pipeline_tag: text-generation", "tags: [swarmnode]"]
     lines += [f"base_model: {base}"] if base else []
     return "\n".join(("---", *lines, "---", "", ""))
+
+
+def _base(facts: dict[str, Any]) -> str:
+    """Return the model of the hub that training went on from, a name that the task has checked."""
+    return str(facts["task_config"].get("model", "")) if facts["task"] == "hub-lm" else ""
 
 
 def _escaped(name: str) -> str:

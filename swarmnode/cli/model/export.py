@@ -33,7 +33,7 @@ FORMATS = ("swarmnode", "transformers", "gguf")
 _ADAPTER, _GGUF = "adapter", "gguf"
 _GGUF_MODULE = "swarmnode.worker.tools.gguf"
 _MERGE_FACTS = ("rule", "digest", "agreed", "members", "contributors", "own_loss")
-_FACTS_BYTES_MAX = 1024 * 1024
+FACTS_BYTES_MAX = 1024 * 1024
 
 _DIGITS = 16  # of a hash, for people
 
@@ -69,8 +69,9 @@ def export(
     `--merge` it is the model that `swarmnode finalize` makes of those of all members.
     """
     paths = Paths(resolve_home(home, os.environ))
-    name = swarm_name or _running_swarm(paths) or _only_swarm(paths)
-    facts = export_model(paths, name, directory, merge=merge, kind=_ADAPTER if adapter else kind)
+    name = chosen_swarm(paths, swarm_name)
+    kind = kind_of(kind, is_adapter=adapter)
+    facts = export_model(paths, name, directory, merge=merge, kind=kind)
     if as_json:
         print_json(facts)
         return
@@ -80,14 +81,35 @@ def export(
     )
 
 
+def chosen_swarm(paths: Paths, name: str | None) -> str:
+    """Return the swarm that is meant: by ``name``, as its node runs, or as it is the only one.
+
+    Raises:
+        ConfigError: there is none, or more than one.
+    """
+    return name or _running_swarm(paths) or _only_swarm(paths)
+
+
+def kind_of(chosen: str, *, is_adapter: bool) -> str:
+    """Return what --format and --adapter say together."""
+    return _ADAPTER if is_adapter else chosen
+
+
 def export_model(
-    paths: Paths, name: str, directory: Path, *, merge: str | None = None, kind: str = FORMATS[0]
+    paths: Paths,
+    name: str,
+    directory: Path,
+    *,
+    merge: str | None = None,
+    kind: str = FORMATS[0],
+    place: str = "DIRECTORY",
 ) -> dict[str, Any]:
     """Write the export; return the facts that are in it, and ``bytes``.
 
     Args:
         merge: by which rule all members' models are merged for it; None: this node's own.
         kind: one of FORMATS, or "adapter".
+        place: by which name the card has it.
 
     Raises:
         ConfigError: ``directory`` holds what is no earlier export of this swarm, or there is
@@ -106,7 +128,8 @@ def export_model(
     if merged is not None:
         facts["loss_held_out"] = merged["loss"]
         facts["merge"] = {key: merged[key] for key in _MERGE_FACTS}
-    texts = {_facts_file(kind): json.dumps(facts, indent=2) + "\n", "README.md": model_card(facts)}
+    texts = {facts_file(kind): json.dumps(facts, indent=2) + "\n"}
+    texts["README.md"] = model_card(facts, place)
     if len(facts["losses"]) > 1:
         texts[LOSS_PICTURE] = loss_picture(facts["losses"])
     for file_name, text in texts.items():
@@ -129,7 +152,7 @@ def _write(name: str, paths: Paths, source: str, directory: Path, kind: str) -> 
     return written | made | {"format": kind}
 
 
-def _facts_file(kind: str) -> str:
+def facts_file(kind: str) -> str:
     """Return where the facts are: config.json of others is not ours to define."""
     return "config.json" if kind == FORMATS[0] else "swarmnode.json"
 
@@ -171,14 +194,22 @@ def _check_directory(directory: Path, name: str, kind: str) -> None:
         raise StorageError(f"cannot write to the folder {directory}: {error.strerror}") from error
     if is_empty:
         return
-    with contextlib.suppress(FileNotFoundError, CorruptRecord, ValueError, TypeError, KeyError):
-        found = json.loads(read_file(directory / _facts_file(kind), bytes_max=_FACTS_BYTES_MAX))
-        if found["swarm"] == name and found.get("format", FORMATS[0]) == kind:
+    with contextlib.suppress(FileNotFoundError, CorruptRecord):
+        facts = read_file(directory / facts_file(kind), bytes_max=FACTS_BYTES_MAX)
+        if is_earlier(facts, name, kind):
             return
     raise ConfigError(
         f"expected a new folder, an empty one or an earlier export of {name!r} in the same format,"
         f" {directory} holds other files: choose another"
     )
+
+
+def is_earlier(facts: bytes, name: str, kind: str) -> bool:
+    """Return whether this file of facts is that of an export of a swarm of this name, alike."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        found = json.loads(facts)
+        return bool(found["swarm"] == name and found.get("format", FORMATS[0]) == kind)
+    return False
 
 
 def _facts(
