@@ -291,6 +291,7 @@ class _Chaos:
         merged = 0 if fault.kind in ENDING else await self._merged_now(node)
         if await self._is_back(node, before if is_anew else set(), merged):
             entry["rejoin_s"] = round(trio.current_time() - max(since, self._healed_at), 2)
+            entry["is_beside_another"] = self._healed_at > since
             entry["torch_s"] = round(node.torch_s(node.worker_pid), 2) if is_anew else 0.0
             self._say(f"n{node.number} is back from {fault.kind} after {entry['rejoin_s']:.1f} s")
         else:
@@ -329,15 +330,13 @@ class _Chaos:
             self._is_cut = True
             try:
                 if fault.kind == "partition":
-                    self._world.cut(fault.nodes)
-                    said = f"heard nothing of the others for {fault.lasts_s:.1f} s"
-                    await trio.sleep(fault.lasts_s)
-                    self._world.heal()
+                    await self._world.cut(fault.nodes)
+                    said = "heard nothing of the others"
                 else:
-                    self._world.lose(fault.nodes[0], fault.force)
-                    said = f"lost {fault.force:.0%} of its packets for {fault.lasts_s:.1f} s"
-                    await trio.sleep(fault.lasts_s)
-                    self._world.lose(fault.nodes[0], 0.0)
+                    await self._world.lose(fault.nodes[0], fault.force)
+                    said = f"lost {fault.force:.0%} of its packets"
+                await trio.sleep(fault.lasts_s)
+                await self._world.heal(fault.nodes)
             finally:
                 self._is_cut, self._healed_at = False, trio.current_time()
             self._end(entry, said)
@@ -352,6 +351,7 @@ class _Chaos:
             "ended_s": None,
             "did": "",
             "rejoin_s": None,
+            "is_beside_another": False,
             "torch_s": 0.0,
         }
         self.evidence.faults.append(entry)
@@ -399,7 +399,7 @@ class _Chaos:
             await node.start(self._link)
             if not await self._is_back(node, {0}, 0):
                 self._mishap(f"n{node.number} does not train by the other version")
-            yield f"was version {node.status.get('version')} for {fault.lasts_s:.1f} s"
+            yield f"trained as version {node.status.get('version')} by {node.python}"
             await trio.sleep(fault.lasts_s)
             yield await node.end()
         finally:
@@ -416,7 +416,7 @@ class _Chaos:
         finally:
             node.send(signal.SIGCONT, [worker, daemon])
             self._busy.discard(node.number)
-        yield f"stood still for {fault.lasts_s:.1f} s"
+        yield "stood still"
 
     async def _full_disk(self, node: ChaosNode, fault: Fault) -> Said:
         self.evidence.incomplete.add(node.peer)
@@ -429,14 +429,14 @@ class _Chaos:
         pid = node.daemon_pid()
         world.forbid_writing(pid, node.home)
         await trio.sleep(fault.lasts_s)
-        yield f"could not write for {fault.lasts_s:.1f} s: {await self._alarm(node)}"
+        yield f"could not write: {await self._alarm(node)}"
         world.allow_writing(pid, node.home)
 
     async def _clock_jump(self, node: ChaosNode, fault: Fault) -> Said:
         node.set_clock(fault.force)
         await trio.sleep(fault.lasts_s)
         node.set_clock(0.0)
-        yield f"its wall clock was {fault.force:+.1f} s off for {fault.lasts_s:.1f} s"
+        yield f"its wall clock was {fault.force:+.1f} s off"
 
     async def _alarm(self, node: ChaosNode) -> str:
         await node.look()
