@@ -73,7 +73,7 @@ def test_nothing_stays_of_one_that_is_ended_midway(tmp_path: Path, number: int) 
     assert process.stderr is not None
     assert "2 nodes train" in process.stderr.readline()
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=RUN_S)
     assert process.returncode not in (None, 0)
     wait_until(lambda: not [one for one in left_behind(tmp_path) if "python" in one], "the end")
     assert [one for one in left_behind(tmp_path) if "tmpfs" in one] == []
