@@ -1,6 +1,6 @@
 """A swarm of real nodes, the faults that hit them, and what is seen of all of it.
 
-The nodes begin together and train a small task. Each then has its lane of faults (``plan.py``), and
+The nodes begin together and train a small task. Each then has its series of faults (``plan.py``), and
 is to be back from one before the next: training, with an exchange merged since. The first node's
 processes are stopped and their worker killed, but its daemon is never ended, so that one life is as
 long as the run. When the time is over all are mended, come to rest, and leave; what they have
@@ -160,10 +160,10 @@ class _Chaos:
             self._until = self._begun_at + self._seconds
             async with trio.open_nursery() as watching:
                 watching.start_soon(self._watch)
-                async with trio.open_nursery() as lanes:
-                    lanes.start_soon(self._network_lane)
+                async with trio.open_nursery() as series:
+                    series.start_soon(self._hit_network)
                     for node in self.nodes:
-                        lanes.start_soon(self._node_lane, node)
+                        series.start_soon(self._hit_again, node)
                 await self._settle()
                 watching.cancel_scope.cancel()
             await self._leave()
@@ -183,7 +183,10 @@ class _Chaos:
         first = self.nodes[0]
         chosen = STRATEGIES.get(self._strategy, ())
         options = [f"--set={each}" for each in (f"dim={_DIM.get(self._strategy, 2048)}", *chosen)]
+        # What a newer version writes about a swarm may be more than an older one understands.
+        own, first.python = first.python, self._settings.other or first.python
         self._link = await first.create("chaos", *_TASK, "--strategy", self._strategy, *options)
+        first.python = own
         for node in self.nodes:
             await node.start(self._link)
         with trio.move_on_after(_START_S):
@@ -266,7 +269,7 @@ class _Chaos:
 
     # --- faults ---------------------------------------------------------------------------
 
-    async def _node_lane(self, node: ChaosNode) -> None:
+    async def _hit_again(self, node: ChaosNode) -> None:
         kinds = self.kinds - (ENDING if node.number == 0 else frozenset())
         if node.number != _SMALL:
             kinds -= {"full-disk"}
@@ -328,7 +331,7 @@ class _Chaos:
             await trio.sleep(_LOOK_S)
         return False
 
-    async def _network_lane(self) -> None:
+    async def _hit_network(self) -> None:
         kinds, n_nodes = self.kinds & NETWORK.keys(), len(self.nodes)
         for fault in network_faults(self._settings.seed, n_nodes, self._seconds, kinds):
             if not await self._is_due(fault):
