@@ -1,10 +1,10 @@
 """A swarm of real nodes, the faults that hit them, and what is seen of all of it.
 
-The nodes begin together and train a small task. Each then has its series of faults (``plan.py``), and
-is to be back from one before the next: training, with an exchange merged since. The first node's
-processes are stopped and their worker killed, but its daemon is never ended, so that one life is as
-long as the run. When the time is over all are mended, come to rest, and leave; what they have
-written is compared (``findings.py``).
+The nodes begin together and train a small task. Each then has its series of faults (``plan.py``),
+and is to be back from one before the next: training, with an exchange merged since. The first
+node's processes are stopped and their worker killed, but its daemon is never ended, so that one
+life is as long as the run. When the time is over all are mended, come to rest, and leave; what
+they have written is compared (``findings.py``).
 """
 
 from __future__ import annotations
