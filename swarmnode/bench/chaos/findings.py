@@ -17,7 +17,7 @@ from itertools import combinations
 from typing import Any
 
 from swarmnode.bench.chaos.node import Life, Sample
-from swarmnode.bench.chaos.plan import REJOINING
+from swarmnode.bench.chaos.plan import REJOINING, Kind
 from swarmnode.processes.audit import Audit, Entry, audit_histories
 
 _MB = 1e6
@@ -206,7 +206,7 @@ def _leaked(lives: Collection[Life]) -> Iterable[str]:
 
 
 def outcome(
-    seed: int, minutes: float, swarms: Sequence[Evidence], left_out: Mapping[str, str]
+    seed: int, minutes: float, swarms: Sequence[Evidence], left_out: Mapping[Kind, str]
 ) -> dict[str, Any]:
     """Return the figures of all swarms together, as ``--json`` prints them."""
     verdicts = [judge(evidence) for evidence in swarms]
