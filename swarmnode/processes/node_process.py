@@ -45,7 +45,7 @@ class NodeProcess:
         """Create a swarm from this home and return its link. Raises WorkerError."""
         command = ["create", name, "--home", str(self.home), "--json", *options]
         command += ["--listen", self.address, "--advertise", self.address]
-        with child(worker_command("swarmnode", *command), stdout=subprocess.PIPE) as process:
+        with child(self.command(*command), stdout=subprocess.PIPE) as process:
             said, _ = await trio.to_thread.run_sync(process.communicate, abandon_on_cancel=True)
         answer = json.loads(said or b"{}")
         if process.returncode:
@@ -69,7 +69,7 @@ class NodeProcess:
         await trio.lowlevel.checkpoint()
 
     def command(self, *arguments: str) -> list[str]:
-        """Return the whole command of a daemon; others may run it elsewhere, or another version."""
+        """Return the whole command of a verb; others may run it elsewhere, or another version."""
         return worker_command("swarmnode", *arguments)
 
     async def poll(self) -> None:

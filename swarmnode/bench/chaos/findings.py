@@ -215,7 +215,9 @@ def outcome(
     rejoins_s = [
         max(0.0, fault["rejoin_s"] - fault["torch_s"])
         for fault in faults
-        if fault["kind"] in REJOINING and fault["rejoin_s"] is not None
+        if fault["kind"] in REJOINING
+        and fault["rejoin_s"] is not None
+        and not fault.get("is_beside_another")  # of the network: when its part ended is not known
     ]
     committed = sum(verdict.audit.committed for verdict in verdicts)
     aborted = sum(verdict.audit.aborted for verdict in verdicts)

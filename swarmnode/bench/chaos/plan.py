@@ -1,6 +1,6 @@
 """Which faults come, in which order and for how long: all of it follows from the seed.
 
-Each node has a lane of its own, one fault after the other, and the network has one. How long a
+Each node has a series of its own, one fault after the other, and so has the network. How long a
 node is left in peace before the next fault counts from when it was back, so that a slow machine
 meets the same faults as a fast one, only fewer.
 """
@@ -28,7 +28,7 @@ Kind = Literal[
     "lossy-line",
 ]
 
-# Of a node's lane; how often each comes, beside the others.
+# Of a node; how often each comes, beside the others.
 WEIGHTS: Mapping[Kind, float] = {
     "kill-daemon": 2.0,
     "kill-worker": 2.0,
@@ -87,7 +87,7 @@ class Fault:
 
 
 def node_faults(seed: int, node: int, seconds: float, kinds: Collection[Kind]) -> Iterator[Fault]:
-    """Yield the faults of one node's lane, for ever, or none where no kind can be had."""
+    """Yield the faults of one node, for ever, or none where no kind can be had."""
     rng = random.Random(f"chaos/{seed}/{node}")
     yield from _faults(rng, {k: w for k, w in WEIGHTS.items() if k in kinds}, (node,), seconds)
 
@@ -95,7 +95,7 @@ def node_faults(seed: int, node: int, seconds: float, kinds: Collection[Kind]) -
 def network_faults(
     seed: int, n_nodes: int, seconds: float, kinds: Collection[Kind]
 ) -> Iterator[Fault]:
-    """Yield the faults of the network's lane, for ever, or none where no kind can be had."""
+    """Yield the faults of the network, for ever, or none where no kind can be had."""
     rng = random.Random(f"chaos/{seed}/network")
     weights = {k: w for k, w in NETWORK.items() if k in kinds}
     yield from _faults(rng, weights, tuple(range(n_nodes)), seconds)

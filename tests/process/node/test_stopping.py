@@ -43,6 +43,7 @@ STARTERS = {
     "bench fidelity --quick --only noloco-digits": 1,
     "bench fidelity --quick --only daemons": 1,
     "bench step": 1,
+    "chaos --nodes 2": 2,
     "create demo --task bytes-lm": 1,
     "demo": 1,
     "doctor": 1,

@@ -154,7 +154,8 @@ def test_the_outcome_has_all_figures_and_what_was_left_out() -> None:
     fault = {"kind": "kill-both", "rejoin_s": 9.0, "torch_s": 4.0}
     slow = {"kind": "kill-worker", "rejoin_s": 30.0, "torch_s": 4.0}
     short = {"kind": "stop-both", "rejoin_s": 0.2, "torch_s": 0.0}
-    found.faults = [fault, slow, short]
+    beside = {"kind": "restart", "rejoin_s": 99.0, "torch_s": 1.0, "is_beside_another": True}
+    found.faults = [fault, slow, short, beside]
     figures = outcome(3, 5, [found], {"partition": "needs root"})
     assert list(figures)[:11] == [
         "seed", "minutes", "faults", "half_applied", "lost_acknowledged", "orphans",
@@ -164,7 +165,7 @@ def test_the_outcome_has_all_figures_and_what_was_left_out() -> None:
     assert (figures["rejoin_p50_s"], figures["rejoin_p95_s"]) == (26.0, 26.0)
     assert figures["commit_ratio"] == 1.0
     text = format_outcome(figures)
-    assert "3 faults in 5 minutes, seed 3: 0 half applied" in text
+    assert "4 faults in 5 minutes, seed 3: 0 half applied" in text
     assert "left out: partition: needs root" in text
 
 
@@ -200,7 +201,8 @@ def test_a_partition_has_two_sides_and_a_line_loses_some() -> None:
 
 def test_the_rules_of_a_line_are_what_nft_is_told() -> None:
     text = rules(["10.77.0.2", "10.77.0.3"], 0.05)
-    assert "ip saddr { 10.77.0.2, 10.77.0.3 } drop; numgen random mod 10000 < 500 drop;" in text
+    assert "ip saddr { 10.77.0.2, 10.77.0.3 } drop;numgen random mod 10000 < 500 drop;" in text
+    assert "ip daddr { 10.77.0.2, 10.77.0.3 } drop;numgen random mod 10000 < 500 drop;" in text
     assert "drop" not in rules((), 0.0)
 
 
