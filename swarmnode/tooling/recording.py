@@ -99,7 +99,7 @@ def record(command: Sequence[str]) -> tuple[list[Frame], int]:
     screen, frames, began_s = Screen(), [Frame(0.0, ())], time.monotonic()
     child, ours = pty.fork()
     if child == 0:
-        os.execvp(command[0], command)  # noqa: S606 - what the person typed
+        os.execvp(command[0], list(command))  # noqa: S606 - what the person typed
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
     while data := _read(ours):
         screen.write(data.decode(errors="replace"))
