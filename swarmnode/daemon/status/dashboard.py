@@ -240,7 +240,7 @@ class Dashboard:
     def whereabouts(self) -> Whereabouts:
         """Return where the page is, or why it is nowhere."""
         off = "the setting dashboard is off" if self._address is None else ""
-        shared = self._shares.links() if self._is_shared else ()
+        shared = self.shares.links() if self._is_shared else ()
         return Whereabouts(self._url, self._key if self._url else "", self._failure or off, shared)
 
     async def share(self, addresses: tuple[str, ...]) -> None:
@@ -255,10 +255,10 @@ class Dashboard:
         if addresses:
             self._is_shared = True
             self._begin_to_remember()
-            await self._shares.open(addresses)
+            await self.shares.open(addresses)
         else:
             self._is_shared = False
-            await self._shares.end()
+            await self.shares.end()
 
     def overview(self) -> Overview:
         """Return what the node knows now, at most DASHBOARD_EVENT_S old."""
@@ -295,7 +295,7 @@ class Dashboard:
             await self.share(self._sharing.addresses)
         except SwarmNodeError as error:  # training matters more
             say(f"dashboard not shared: {error}")
-        for url in self._shares.urls():
+        for url in self.shares.urls():
             say(f"dashboard shared at {url} (`swarmnode dashboard` has the link)")
 
     def _begin_to_remember(self) -> None:
@@ -358,7 +358,8 @@ class Dashboard:
         return Page(self, key, gets)
 
     @cached_property
-    def _shares(self) -> Shares:
+    def shares(self) -> Shares:
+        """What shows the page on other machines. Only while it runs."""
         from swarmnode.dashboard.page import Shares  # most owners look at home
 
         # Readers elsewhere take no place of the owner, and what needs a key has none there.

@@ -429,14 +429,14 @@ class Shared:
     async def get(
         self, path: str, host: str = ELSEWHERE, method: str = "GET", **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
-        server = HttpServer(self.dashboard._shares.routes(), any_host=True)
+        server = HttpServer(self.dashboard.shares.routes(), any_host=True)
         return await answered(server, path, method, host, headers)
 
 
 @contextlib.asynccontextmanager
 async def sharing(node: SimNode, folder: Path) -> AsyncIterator[Shared]:
     settings = Sharing(("127.0.0.1:0",), ("Box.Test",), folder / "dashboard.token")
-    dashboard = Dashboard(node.running, None, settings)
+    dashboard = Dashboard(node.running, HostPort("127.0.0.1", 0), settings)
     async with trio.open_nursery() as nursery:
         await nursery.start(dashboard.run, lambda _text: None)
         yield Shared(dashboard)
@@ -502,8 +502,9 @@ async def test_other_sites_read_nothing_of_a_shared_page(
 
 async def test_a_shared_page_only_shows(tmp_path: Path, autojump_clock: Any) -> None:
     async with three(tmp_path) as swarm, sharing(swarm.nodes[0], tmp_path) as page:
-        dashboard = page.dashboard
-        headers = {KEY_HEADER: dashboard._key, "Authorization": f"Bearer {page.token}"}
+        key = page.dashboard.whereabouts().key
+        assert key
+        headers = {KEY_HEADER: key, "Authorization": f"Bearer {page.token}"}
         for path in ("/pause", "/resume", "/link", "/dashboard", "/leave", "/status", "/limits"):
             for method in ("GET", "POST"):
                 status, _, _ = await page.get(path, method=method, **headers)
