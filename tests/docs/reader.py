@@ -194,7 +194,7 @@ class Reader:
             assert node.poll() is None, f"{command}\n{self._log()}"
             return self._status(own).get("state") in TAKES_PART
 
-        wait_until(is_there, f"a node of {command!r}")
+        wait_until(is_there, f"a node of {command!r}", DEADLINE_S)
 
     def _status(self, home: Path) -> dict[str, Any]:
         with contextlib.suppress(SwarmNodeError):

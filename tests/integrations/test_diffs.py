@@ -84,7 +84,9 @@ def test_two_programs_of_the_page_train_together(name: str, tmp_path: Path) -> N
     runs = [started(program, link, tmp_path / side) for side in "ab"]
     homes = [tmp_path / side / "node" for side in "ab"]
     try:
-        wait_until(lambda: all(map(has_exchanged, homes)) or has_ended(runs), "an exchange")
+        wait_until(
+            lambda: all(map(has_exchanged, homes)) or has_ended(runs), "an exchange", DEADLINE_S
+        )
         for home in homes:
             assert swarmnode(home, "leave").code == 0
         said = [ended(run) for run in runs]
