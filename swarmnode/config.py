@@ -40,6 +40,10 @@ CONFIG_FILE_BYTES_MAX = 64 * limits.KIB
 ENVIRONMENT_PREFIX = "SWARMNODE_"
 HOME_VARIABLE = "SWARMNODE_HOME"
 OFF = "off"
+# Settings that name addresses, one or several.
+_ADDRESSES = (
+    *("listen", "advertise", "metrics", "mainline_nodes", "dns_servers", "dashboard_share"),
+)
 
 Size = Annotated[str, Meta(pattern=SIZE_PATTERN, description=SIZE_EXPECTED)]
 Rate = Annotated[str, Meta(pattern=RATE_PATTERN, description=RATE_EXPECTED)]
@@ -117,6 +121,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_file: Annotated[str, Meta(pattern=r"^(/.+)?$", description="/PATH")] = ""
     # Where the page about the swarm is served, on this machine only, or "off".
     dashboard: str = "127.0.0.1:7339"
+    # Where it is shown to readers with the token of the home, and the names of these addresses.
+    dashboard_share: Annotated[tuple[str, ...], Meta(max_length=limits.DASHBOARD_SHARES_MAX)] = ()
+    dashboard_names: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
     # What this machine gives: of its CPU, the time of the threads that training may use.
     cpu_percent: Annotated[int, Meta(ge=1, le=100)] = 100
     # NVIDIA GPUs that may be used, as `nvidia-smi` counts them; none named means all.
@@ -325,7 +332,7 @@ def _convert(value: Any, name: str, origin: str, *, strict: bool) -> Any:
 
 def _check_addresses(settings: Mapping[str, Setting]) -> None:
     _check_dashboard(settings["dashboard"])
-    for name in ("listen", "advertise", "metrics", "mainline_nodes", "dns_servers"):
+    for name in _ADDRESSES:
         _, value, origin = settings[name]
         for address in value if isinstance(value, tuple) else [value]:
             if (name, address) != ("metrics", OFF):
@@ -353,7 +360,7 @@ def _check_dashboard(setting: Setting) -> None:
     _, port = parse_host_port(setting.value, setting=where)
     raise ConfigError(
         f"{where}: {setting.value} can be reached from other machines, and the page asks for no"
-        f" password: use 127.0.0.1:{port}, and `ssh -L {port}:127.0.0.1:{port} HOST` from elsewhere"
+        f" password: use 127.0.0.1:{port}, and from elsewhere `swarmnode dashboard --share`"
     )
 
 

@@ -122,6 +122,11 @@ class Paths:
         return self.home / "totals.json"
 
     @property
+    def dashboard_token(self) -> Path:
+        """What a reader of the shared dashboard needs."""
+        return self.home / "dashboard.token"
+
+    @property
     def lock(self) -> Path:
         """Held by the one daemon that runs on this home."""
         return self.home / "home.lock"

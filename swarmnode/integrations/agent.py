@@ -1,13 +1,11 @@
 """A training loop of your own takes part in a swarm, as the worker of a node of this machine::
 
-    with (
-        swarmnode.Node.join(LINK, home="node") as node,
-        SwarmAgent(node, model, optimizer) as agent,
-    ):
-        for batch in batches:
-            loss = train_on(batch)          # ends with optimizer.step()
-            if not agent.step(loss.item(), tokens=batch.numel()):
-                break                       # the node was told to leave
+    agent = SwarmAgent.join(LINK, model, optimizer, home="node")
+    for batch in batches:
+        loss = train_on(batch)          # ends with optimizer.step()
+        if not agent.step(loss.item(), tokens=batch.numel()):
+            break                       # the node was told to leave
+    agent.close()
 
 The node is a process of its own, and the model stays in yours: its parameters are moved into one
 vector, which every :meth:`SwarmAgent.step` merges with what was exchanged meanwhile. A step is
@@ -22,6 +20,7 @@ import socket
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -71,6 +70,7 @@ class SwarmAgent:
         deadline_s: float = limits.NODE_READY_S,
     ) -> None:
         _refuse_several_processes()
+        self._own_node = ExitStack()  # closed last: the one that :meth:`join` started
         self._stack = ExitStack()
         with ExitStack() as stack:
             channel, segment = _connect(node, deadline_s)
@@ -92,6 +92,30 @@ class SwarmAgent:
             self._stack = stack.pop_all()
         self._channel = channel
         self._is_open = True
+
+    @classmethod
+    def join(
+        cls,
+        link: str,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        evaluate: Evaluate | None = None,
+        **settings: Any,
+    ) -> SwarmAgent:
+        """Return the worker of a node that it starts, and that ends with it.
+
+        Args:
+            settings: as of :meth:`swarmnode.Node.join`.
+
+        Raises:
+            SwarmNodeError: as of both.
+        """
+        with ExitStack() as stack:
+            node = stack.enter_context(Node.join(link, **settings))
+            agent = cls(node, model, optimizer, evaluate=evaluate)
+            agent._own_node = stack.pop_all()
+        return agent
 
     @property
     def steps(self) -> int:
@@ -147,7 +171,7 @@ class SwarmAgent:
         if not self._is_open:
             return
         self._is_open = False
-        with self._stack:
+        with self._own_node, self._stack:
             self._loop.leave(_PROGRAM_END_S)
             with contextlib.suppress(DaemonGone):
                 self._channel.flush(LAST_WORDS_S)

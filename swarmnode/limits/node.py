@@ -168,6 +168,10 @@ DASHBOARD_EVENT_S = 1.0
 DASHBOARD_STREAMS_MAX = 8
 # What a page waits before it connects again.
 DASHBOARD_RETRY_S = 2
+# Addresses of a machine, or of its networks, at which it may be shared.
+DASHBOARD_SHARES_MAX = 8
+# What a rate of tokens and the end of the training are guessed from, if there is so much.
+DASHBOARD_OUTLOOK_S = 86_400.0
 
 
 # --- gossip ------------------------------------------------------------------------------

@@ -128,6 +128,10 @@ _SETTINGS = {
     " 0: never.",
     "dashboard": "Where the page about the swarm is served, or `off`: only on this machine, as"
     " the page asks for no password. A port that is taken is said, and the node goes on.",
+    "dashboard_share": "Where it is shown to other machines too, such as `192.168.1.5:7340` or"
+    " `*:7340`, to readers with the link of `swarmnode dashboard --share`; they change nothing.",
+    "dashboard_names": "Names by which readers may ask for it there, beside addresses and"
+    " `localhost`; the links begin with them.",
     "worker_socket": "The Unix socket of a service manager that starts the worker, as the units of"
     " `swarmnode service install` have it. Empty: the node starts it itself.",
     "log_format": "`text` or `json`, one event a line on standard error; with `json` also what"
@@ -161,6 +165,9 @@ _ROUTES = {
     " and `samples`.",
     "GET /dashboard": "Where the page is: `url`, the `key` with which it may pause the node, or the"
     " `reason` why there is none.",
+    "POST /dashboard": "Show the page at the `addresses` in the body too, to readers with the"
+    " token; none ends it everywhere, and makes links worthless. The answer is that of the GET,"
+    " with the links as `shared`.",
     "GET /metrics": "The Prometheus text, also where metrics are off on TCP.",
     "GET /peers/{peer}/metrics": "The Prometheus text of that member of the swarm, which is asked"
     " for it over the swarm; 504 if it does not answer in time.",

@@ -57,6 +57,8 @@ def other_values(folder: Path) -> dict[str, Any]:
         "log_level": "debug",
         "log_file": str(folder / "node.log"),
         "dashboard": "127.0.0.1:0",
+        "dashboard_share": ["127.0.0.1:0"],
+        "dashboard_names": ["box.test"],
         "cpu_percent": 50,
         "gpus": [0],
         "gpu_memory": "6 GB",

@@ -229,7 +229,9 @@ def test_commands_are_found_at_all() -> None:
     found = {split(command)[0] for page in DOCS for command in commands_in(page)}
     assert found >= {"create", "join", "status", "peers", "leave", "export", "generate", "bench"}
     (tried,) = (
-        command for command in commands_in(ROOT / "docs" / "researcher.md") if "layers=4" in command
+        command
+        for command in commands_in(ROOT / "docs" / "task-settings.md")
+        if "layers=4" in command
     )
     assert split(tried)[-2:] == ["--set", "strategy.every=32"]
 
@@ -255,7 +257,7 @@ def test_modules_and_files_that_are_named_exist() -> None:
             path = ROOT.joinpath(*module.split("."))
             missing += [] if path.with_suffix(".py").exists() else [module]
         for name in re.findall(r"\b((?:[a-z_]+/)+[a-z_]+\.(?:py|c|md|json))\b", text):
-            places = [ROOT, ROOT / "swarmnode", ROOT / "proto", ROOT / "native"]
+            places = [ROOT, ROOT / "docs", ROOT / "swarmnode", ROOT / "proto", ROOT / "native"]
             missing += [] if any((place / name).exists() for place in places) else [name]
     assert sorted(set(missing) - {"proto/gossip.md"}) == []
 
@@ -388,7 +390,7 @@ def table_after(text: str, marker: str) -> dict[str, list[str]]:
 def test_tables_of_settings_are_those_of_the_code(owner: str, settings: str) -> None:
     module, _, name = settings.partition(":")
     record = getattr(importlib.import_module(module), name).Config
-    table = table_after(text_of(ROOT / "docs" / "researcher.md"), f"\nSettings of {owner}:\n")
+    table = table_after(text_of(ROOT / "docs" / "task-settings.md"), f"\nSettings of {owner}:\n")
     fields = {field.name: field.default for field in msgspec.structs.fields(record)}
     assert {key: cells[0] for key, cells in table.items()} == {
         name: str(default) or "empty" for name, default in fields.items()
@@ -398,7 +400,7 @@ def test_tables_of_settings_are_those_of_the_code(owner: str, settings: str) -> 
 def test_presets_are_listed() -> None:
     from swarmnode.tasks.installed import PRESETS
 
-    table = table_after(text_of(ROOT / "docs" / "researcher.md"), "Presets are tasks")
+    table = table_after(text_of(ROOT / "docs" / "task-settings.md"), "Presets are tasks")
     assert {name: cells[0].strip("`") for name, cells in table.items()} == {
         name: preset.task for name, preset in PRESETS.items()
     }
@@ -421,7 +423,7 @@ def test_tasks_are_listed_with_their_pace() -> None:
     from swarmnode.tasks.installed import BUILT_IN
     from swarmnode.tasks.registry import load_task
 
-    table = table_after(text_of(ROOT / "docs" / "researcher.md"), "## Tasks and settings")
+    table = table_after(text_of(ROOT / "docs" / "task-settings.md"), "## Tasks and settings")
     assert table.keys() == BUILT_IN.keys()
     for name, cells in table.items():
         assert cells[-1] == f"{load_task(name).exchange_every_steps} steps"

@@ -43,7 +43,7 @@ from swarmnode.daemon.membership.swarm import SwarmPart, make_gate
 from swarmnode.daemon.snapshots.blobs import Blobs, snapshot_bytes_max
 from swarmnode.daemon.snapshots.snapshots import Snapshots
 from swarmnode.daemon.status.control import control_routes, metrics_routes, target_address
-from swarmnode.daemon.status.dashboard import Dashboard
+from swarmnode.daemon.status.dashboard import Dashboard, Sharing
 from swarmnode.daemon.status.phases import Listening, Member, Outside, Serving, SwarmTerms
 from swarmnode.daemon.status.view import METRICS_SERVICE, NodeView, in_one_line
 from swarmnode.daemon.transport.key_guard import KeyGuard
@@ -166,7 +166,10 @@ class Node:
                 hints=(*link.hints, *map(Hint.parse, config.bootstrap)),
             )
         )
-        self.dashboard = Dashboard(self, config.dashboard_address)
+        sharing = Sharing(
+            config.dashboard_share, config.dashboard_names, config.paths.dashboard_token
+        )
+        self.dashboard = Dashboard(self, config.dashboard_address, sharing)
         self.metrics_listener = ""
         self._network.on_session_end = self.view.count_closed
 

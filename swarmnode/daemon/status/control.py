@@ -11,6 +11,7 @@ GET /swarms     ``?names=A,B``: :class:`~swarmnode.daemon.discovery.lookup.Findi
 GET /link       :class:`~swarmnode.daemon.status.owner.FreshLink`, to pass on
 GET /overview, /history  what the dashboard shows: ``overview.py``, ``dashboard.py``
 GET /dashboard  :class:`~swarmnode.daemon.status.dashboard.Whereabouts`
+POST /dashboard  :class:`~swarmnode.daemon.status.dashboard.ShareRequest`; answers the same
 GET /metrics, /peers/ID/metrics, /sd, /-/healthy, /-/ready  see ``scrape.py``; also where
                 metrics are off on TCP
 POST /snapshot  write a snapshot now; ``{"step", "path"}``

@@ -3,13 +3,15 @@
 Who may ask what is in ``dashboard/page.py``.
 
 =============  ========================================================================
-GET /          the page, and ``GET /static/{name}`` what belongs to it
+GET /, /swarm  the pages, and ``GET /static/{name}`` what belongs to them
 GET /overview  :class:`~swarmnode.daemon.status.overview.Overview`
 GET /history   :class:`~swarmnode.daemon.status.dashboard.History`
 GET /events    both as server-sent events: ``history`` once, then ``overview`` every second and
                ``sample`` for each new one
 POST /pause, /resume  as on the control socket; they need the key of this run
 =============  ========================================================================
+
+The owner may share it on other addresses, where it only shows, to readers with a token.
 
 Loss over time, in memory: what the dashboard draws.
 
@@ -27,8 +29,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
 import msgspec
 import trio
@@ -39,7 +42,7 @@ from swarmnode.daemon.exchange.history import letters_of
 from swarmnode.daemon.status.phases import Member
 from swarmnode.daemon.status.view import Owned
 from swarmnode.env import Env
-from swarmnode.errors import ConfigError
+from swarmnode.errors import ConfigError, NotRunning, SwarmNodeError
 from swarmnode.net.web.http import serve_http
 from swarmnode.net.web.routes import (
     HttpMethod,
@@ -52,7 +55,7 @@ from swarmnode.net.web.routes import (
 
 if TYPE_CHECKING:
     from swarmnode.daemon.status.overview import Overview
-    from swarmnode.dashboard.page import Page
+    from swarmnode.dashboard.page import Page, Shares
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -64,6 +67,7 @@ class Sample(msgspec.Struct, frozen=True):
     own: float | None
     swarm: float | None  # the mean over all members that train
     peers: Mapping[str, float] = {}  # by name; capped
+    tokens: int = 0  # of the swarm; 0: not known yet
 
 
 class History(msgspec.Struct, frozen=True):
@@ -119,9 +123,12 @@ class LossHistory:
         self._shown = {peer: None for peer in self._shown if peer in alive}
 
 
+# States of a node that has the shared state of its swarm.
+_KNOWS = ("training", "serving", "paused")
 # What the page asks of its port, answered by ``dashboard/page.py``.
 _OF_PAGE: tuple[tuple[HttpMethod, str], ...] = (
     ("GET", "/"),
+    ("GET", "/swarm"),
     ("GET", "/static/{name}"),
     ("GET", "/events"),
     ("GET", "/overview"),
@@ -146,6 +153,24 @@ class Whereabouts(msgspec.Struct, frozen=True):
     url: str  # "" if it is not served
     key: str
     reason: str  # why it is not served
+    shared: tuple[str, ...] = ()  # links, with the token, that open it on other machines
+
+
+class ShareRequest(msgspec.Struct, frozen=True):
+    """Where to show the page too; no address ends it everywhere, and changes the token."""
+
+    addresses: tuple[str, ...] = ()
+
+
+class Sharing(NamedTuple):
+    """What the owner has set of it."""
+
+    addresses: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    token_file: Path = Path("dashboard.token")
+
+
+_NOT_SHARED = Sharing()
 
 
 class Shown(Owned, Protocol):
@@ -167,10 +192,15 @@ def dashboard_routes(node: Shown) -> list[Route]:
     async def whereabouts(request: Request) -> Response:  # noqa: ARG001
         return json_response(node.dashboard.whereabouts())
 
+    async def share(request: Request) -> Response:
+        await node.dashboard.share(request.json(ShareRequest).addresses)
+        return json_response(node.dashboard.whereabouts())
+
     return [
         Route("GET", "/overview", overview),
         Route("GET", "/history", history),
         Route("GET", "/dashboard", whereabouts),
+        Route("POST", "/dashboard", share),
     ]
 
 
@@ -190,22 +220,45 @@ class Dashboard:
 
     Args:
         address: where to listen; None if it is switched off.
+        sharing: where other machines may see it.
     """
 
-    def __init__(self, node: Shown, address: HostPort | None) -> None:
+    def __init__(
+        self, node: Shown, address: HostPort | None, sharing: Sharing = _NOT_SHARED
+    ) -> None:
         self.history = LossHistory()
+        self._sharing = sharing
+        self._nurseries: list[trio.Nursery] = []  # one, while it runs
+        self._is_remembering = self._is_shared = False
         self._node = node
         self._address = address
         self._key = secrets.token_urlsafe(24)
         self._url = ""
         self._failure = ""
-        self._page: Page | None = None
         self._overview: tuple[float, Overview] | None = None
 
     def whereabouts(self) -> Whereabouts:
         """Return where the page is, or why it is nowhere."""
         off = "the setting dashboard is off" if self._address is None else ""
-        return Whereabouts(self._url, self._key if self._url else "", self._failure or off)
+        shared = self.shares.links() if self._is_shared else ()
+        return Whereabouts(self._url, self._key if self._url else "", self._failure or off, shared)
+
+    async def share(self, addresses: tuple[str, ...]) -> None:
+        """Show the page at these addresses too, or at none any more if none is named.
+
+        Raises:
+            ConfigError: one is none of this machine, or taken.
+            NotRunning: the node does not serve yet.
+        """
+        if not self._nurseries:
+            raise NotRunning("this node is starting: try again")
+        if addresses:
+            self._is_shared = True
+            self._begin_to_remember()
+            await self.shares.open(addresses)
+        else:
+            self._is_shared = False
+            await self.shares.end()
 
     def overview(self) -> Overview:
         """Return what the node knows now, at most DASHBOARD_EVENT_S old."""
@@ -213,7 +266,12 @@ class Dashboard:
 
         now = self._node.env.monotonic()
         if self._overview is None or now >= self._overview[0] + limits.DASHBOARD_EVENT_S / 2:
-            self._overview = (now, overview_of(self._node.view, now, self._node.env.wall()))
+            self._overview = (
+                now,
+                overview_of(
+                    self._node.view, now, self._node.env.wall(), self.history.whole().samples
+                ),
+            )
         return self._overview[1]
 
     async def run(
@@ -224,10 +282,26 @@ class Dashboard:
     ) -> None:
         """Serve and remember until cancelled; a port that is taken is said, and nothing more."""
         async with trio.open_nursery() as nursery:
+            self._nurseries.append(nursery)
             if self._address is not None:
                 await self._listen(self._address, nursery, say)
-                nursery.start_soon(self._remember)
+                self._begin_to_remember()
+            if self._sharing.addresses:
+                await self._share_as_set(say)
             task_status.started()
+
+    async def _share_as_set(self, say: Callable[[str], None]) -> None:
+        try:
+            await self.share(self._sharing.addresses)
+        except SwarmNodeError as error:  # training matters more
+            say(f"dashboard not shared: {error}")
+        for url in self.shares.urls():
+            say(f"dashboard shared at {url} (`swarmnode dashboard` has the link)")
+
+    def _begin_to_remember(self) -> None:
+        if not self._is_remembering:
+            self._is_remembering = True
+            self._nurseries[0].start_soon(self._remember)
 
     async def _listen(
         self, address: HostPort, nursery: trio.Nursery, say: Callable[[str], None]
@@ -262,6 +336,7 @@ class Dashboard:
             own=seen.eval_loss,
             swarm=seen.swarm_loss,
             peers=losses,
+            tokens=seen.swarm_tokens if seen.state in _KNOWS else 0,
         )
 
     def routes(self) -> list[Route]:
@@ -269,12 +344,29 @@ class Dashboard:
         return [Route(method, path, partial(self._answer, path)) for method, path in _OF_PAGE]
 
     async def _answer(self, path: str, request: Request) -> Response | StreamingResponse:
-        if self._page is None:
-            from swarmnode.dashboard.page import Page  # most nodes are looked at by none
-
-            asked = [*dashboard_routes(self._node), *owner_routes(self._node)]
-            self._page = Page(self, self._key, {each.path: each.handler for each in asked})
         return await self._page.handlers[path](request)
+
+    @cached_property
+    def _page(self) -> Page:
+        return self._new_page(self._key)
+
+    def _new_page(self, key: str) -> Page:
+        from swarmnode.dashboard.page import Page  # most nodes are looked at by none
+
+        asked = [*dashboard_routes(self._node), *owner_routes(self._node)]
+        gets = {each.path: each.handler for each in asked if each.path != "/dashboard"}
+        return Page(self, key, gets)
+
+    @cached_property
+    def shares(self) -> Shares:
+        """What shows the page on other machines. Only while it runs."""
+        from swarmnode.dashboard.page import Shares  # most owners look at home
+
+        # Readers elsewhere take no place of the owner, and what needs a key has none there.
+        page = self._new_page(secrets.token_urlsafe(24))
+        names, token_file = self._sharing.names, self._sharing.token_file
+        in_thread = self._node.env.in_thread
+        return Shares(page, token_file, names, in_thread, self._nurseries[0])
 
 
 def _losses(member: Member) -> dict[str, float]:

@@ -8,7 +8,7 @@ know, text is cut, and lists have an end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import trio
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _GONE = ("dead", "left")
 _HOUR_S = 3600.0
+_DAY_S = 24 * _HOUR_S
 
 
 class OwnView(msgspec.Struct, frozen=True):
@@ -60,6 +61,9 @@ class OwnView(msgspec.Struct, frozen=True):
     worker_restarts: int
     snapshot_step: int | None
     node_name: str = ""
+    # All that left and came over the line, by what it was for.
+    line_sent_bytes: Mapping[str, int] = {}
+    line_received_bytes: Mapping[str, int] = {}
 
 
 class MemberView(msgspec.Struct, frozen=True):
@@ -100,6 +104,31 @@ class SnapshotView(msgspec.Struct, frozen=True):
     holders: tuple[str, ...]
 
 
+class Moment(Protocol):
+    """What the outlook looks back at."""
+
+    @property
+    def unix_s(self) -> float:
+        """When it was."""
+
+    @property
+    def members(self) -> int:
+        """How many were here."""
+
+    @property
+    def tokens(self) -> int:
+        """Of all members; 0: not known."""
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """How the swarm as a whole goes on, from what this node saw since it started."""
+
+    target_tokens: int  # 0: it has no end
+    tokens_per_day: float | None  # None: not known yet
+    members_max: int
+    end_unix_s: float | None  # at this rate; None: there is no end, or it is not known
+
+
 class Overview(msgspec.Struct, frozen=True):
     """Everything at one moment.
 
@@ -122,10 +151,11 @@ class Overview(msgspec.Struct, frozen=True):
     others_tokens: int
     edges: tuple[ExchangeEdge, ...]
     snapshots: tuple[SnapshotView, ...]
+    outlook: Outlook | None = None
 
 
-def overview_of(view: NodeView, now: float, unix_s: float) -> Overview:
-    """Return the overview; ``now`` is monotonic. Cost: O(members)."""
+def overview_of(view: NodeView, now: float, unix_s: float, past: Sequence[Moment] = ()) -> Overview:
+    """Return the overview; ``now`` is monotonic. Cost: O(members + samples)."""
     status = view.node_status(now)
     peers = sorted(view.peers(), key=lambda each: (each.alive in _GONE, not each.connected))
     shown = [
@@ -154,6 +184,7 @@ def overview_of(view: NodeView, now: float, unix_s: float) -> Overview:
         others_tokens=swarm_tokens - tokens,
         edges=edges,
         snapshots=snapshots,
+        outlook=outlook_of(past, swarm_tokens, status.target_tokens, unix_s),
     )
 
 
@@ -190,6 +221,29 @@ def _own_view(view: NodeView, status: NodeStatus) -> OwnView:
         worker_restarts=status.worker_restarts,
         snapshot_step=status.snapshot_step,
         node_name=status.node_name,
+        line_sent_bytes=status.line_sent_bytes,
+        line_received_bytes=status.line_received_bytes,
+    )
+
+
+def outlook_of(past: Sequence[Moment], tokens: int, target_tokens: int, unix_s: float) -> Outlook:
+    """Return what follows from the last DASHBOARD_OUTLOOK_S, or as much as there is."""
+    known = [
+        one for one in past if one.tokens and unix_s - one.unix_s <= limits.DASHBOARD_OUTLOOK_S
+    ]
+    per_s, end_unix_s = 0.0, None
+    took_s = known[-1].unix_s - known[0].unix_s if known else 0.0
+    if took_s > 0:
+        # Members that left long ago are forgotten with their tokens: no rate is below 0.
+        per_s = max(0, known[-1].tokens - known[0].tokens) / took_s
+    left = max(0, target_tokens - tokens)
+    if target_tokens and (per_s > 0 or not left):
+        end_unix_s = unix_s + (left / per_s if left else 0)
+    return Outlook(
+        target_tokens=target_tokens,
+        tokens_per_day=per_s * _DAY_S if took_s > 0 else None,
+        members_max=max((one.members for one in past), default=0),
+        end_unix_s=end_unix_s,
     )
 
 

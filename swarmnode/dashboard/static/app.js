@@ -6,7 +6,7 @@ import { byId, setFacts, setText } from "./dom.js";
 import { bytes, compact, count, duration, loss, milliseconds, tone } from "./format.js";
 import { SwarmMap } from "./map.js";
 import { Share } from "./share.js";
-import { showMembers, showSnapshots } from "./tables.js";
+import { showLine, showMembers, showSnapshots } from "./tables.js";
 
 const RETRY_MS = 3000;
 
@@ -33,6 +33,7 @@ function showOverview(overview) {
   showTiles(overview);
   map.update(overview);
   showMembers(byId("members"), overview);
+  showLine(byId("line"), node);
   const hidden = overview.members_known - overview.members.length;
   setText(byId("members-note"), hidden > 0 ? `${hidden} more are not listed` : "");
   showSnapshots(byId("snapshots"), overview.snapshots);

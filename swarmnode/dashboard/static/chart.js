@@ -221,7 +221,7 @@ function scales(samples, [least, most], isLog, width, height) {
   return { x, y, width, height, levels, isLog, times, gapS: usual * GAP_STEPS };
 }
 
-function niceLevels(low, high, wanted) {
+export function niceLevels(low, high, wanted) {
   if (high - low < Math.abs(high) * 1e-6 + 1e-12) {
     const room = Math.abs(high) * 0.05 || 0.5;
     [low, high] = [low - room, high + room];

@@ -58,6 +58,11 @@ export function clock(unixSeconds) {
   return new Date(unixSeconds * 1000).toLocaleTimeString("en", options);
 }
 
+export function day(unixSeconds) {
+  const options = { weekday: "short", day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+  return new Date(unixSeconds * 1000).toLocaleString("en", options);
+}
+
 export function percent(share) {
   return `${(share * 100).toFixed(share >= 0.0995 || share === 0 ? 0 : 1)} %`;
 }

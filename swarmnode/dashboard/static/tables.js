@@ -117,6 +117,30 @@ function snapshotRow() {
   );
 }
 
+const PURPOSES = {
+  exchange: "exchanges with other members",
+  relaying: "relayed for others",
+  snapshots: "snapshots of the model",
+  state: "state, and how peers are found",
+};
+
+export function showLine(table, node) {
+  const purposes = Object.keys(node.line_sent_bytes ?? {});
+  const rows = table.tBodies[0];
+  fit(rows, purposes.length, lineRow);
+  purposes.forEach((purpose, place) => {
+    const [name, sent, received] = rows.rows[place].cells;
+    setText(name, PURPOSES[purpose] ?? purpose);
+    setText(sent, bytes(node.line_sent_bytes[purpose]));
+    setText(received, bytes(node.line_received_bytes[purpose] ?? 0));
+  });
+}
+
+function lineRow() {
+  const number = { class: "num" };
+  return element("tr", {}, element("td"), element("td", number), element("td", number));
+}
+
 function fit(rows, wanted, make) {
   while (rows.rows.length > wanted) rows.lastElementChild.remove();
   while (rows.rows.length < wanted) rows.append(make());

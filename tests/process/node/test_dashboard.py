@@ -185,6 +185,43 @@ def test_the_button_pauses_and_resumes(three: Trio, page: Browser) -> None:
 
 
 @needs_chromium
+def test_a_shared_page_opens_by_its_link_and_only_shows(three: Trio, page: Browser) -> None:
+    answer = swarmnode(three.first.home, "dashboard", "--share", f"{LOOPBACK}:0", "--json")
+    assert answer.code == 0, answer.err
+    (link,) = answer.json["shared"]
+    bare = link.partition("?")[0]
+    try:
+        page.open(bare)  # a reader without the link
+        page.wait("document.body.innerText.includes('whole link')", "a refusal")
+        open_page(page, link)
+        assert page.evaluate("location.href") == bare
+        assert page.evaluate("document.querySelector('#pause').disabled")
+        assert page.evaluate("document.cookie") == ""  # no script gets it
+        page.wait(
+            "document.querySelectorAll('#line tbody tr').length == 4", "what the line carried"
+        )
+        page.evaluate("document.querySelector('a[href=\"/swarm\"]').click()")
+        page.wait(
+            "location.pathname == '/swarm' && document.querySelector('#tiles dd')", "the swarm"
+        )
+        tiles = page.evaluate("document.querySelector('#tiles').innerText")
+        assert "Members here\n3" in tiles
+        page.wait(
+            "document.querySelector('#members path.curve-swarm') !== null", "members over time"
+        )
+        page.wait("document.querySelector('#tokens path.curve-swarm') !== null", "tokens over time")
+        assert contrasts(page) >= 4.5
+        page.look(width=360, height=800)
+        assert page.evaluate("document.documentElement.scrollWidth") == 360
+        assert page.complaints == []
+        page.open("about:blank")
+    finally:
+        page.look(width=1280, height=900)
+        ended = swarmnode(three.first.home, "dashboard", "--unshare", "--json")
+    assert ended.json == {"shared": []}
+
+
+@needs_chromium
 def test_keys_read_the_curve(three: Trio, page: Browser) -> None:
     open_page(page, three.address())
     page.wait("document.querySelector('path.curve-swarm') !== null", "a curve")

@@ -15,9 +15,10 @@ import trio.testing
 from swarmnode import limits
 from swarmnode.config import HostPort
 from swarmnode.daemon.exchange.history import letters_of
-from swarmnode.daemon.status.dashboard import Dashboard
-from swarmnode.daemon.status.overview import Overview, overview_of
+from swarmnode.daemon.status.dashboard import Dashboard, Sample, Sharing
+from swarmnode.daemon.status.overview import Overview, outlook_of, overview_of
 from swarmnode.dashboard.page import KEY_HEADER
+from swarmnode.errors import ConfigError
 from swarmnode.net.web.http import HTTP_SEND_DEADLINE_S, HttpServer
 from swarmnode.testing.swarm import UNIX_START_S, SimNode, SimSwarm, sim_swarm
 
@@ -46,7 +47,14 @@ async def ask(
     dashboard: Dashboard, path: str, *, method: str = "GET", host: str = HOST, **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
     """Return status, headers and body of one answer."""
-    raw = await request(HttpServer(dashboard.routes(), any_host=False), path, method, host, headers)
+    server = HttpServer(dashboard.routes(), any_host=False)
+    return await answered(server, path, method, host, headers)
+
+
+async def answered(
+    server: HttpServer, path: str, method: str, host: str, headers: dict[str, str]
+) -> tuple[int, dict[str, str], bytes]:
+    raw = await request(server, path, method, host, headers)
     head, _, body = raw.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     fields = dict(line.lower().split(": ", 1) for line in lines)
@@ -397,3 +405,195 @@ async def test_the_link_for_others_is_for_the_owner(tmp_path: Path, autojump_clo
         assert json.loads(body)["link"].startswith("swarm:sim?k=")
         assert b"./share.js" in (await ask(dashboard, "/static/app.js"))[2]
         assert (await ask(dashboard, "/static/share.js"))[0] == 200
+
+
+# --- on other machines ----------------------------------------------------------------------------
+
+ELSEWHERE = "192.0.2.7:7340"
+
+
+class Shared:
+    """A page that is shared, and a reader of it."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        self.dashboard = dashboard
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        return self.dashboard.whereabouts().shared
+
+    @property
+    def token(self) -> str:
+        return self.links[0].partition("?token=")[2]
+
+    async def get(
+        self, path: str, host: str = ELSEWHERE, method: str = "GET", **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        server = HttpServer(self.dashboard.shares.routes(), any_host=True)
+        return await answered(server, path, method, host, headers)
+
+
+@contextlib.asynccontextmanager
+async def sharing(node: SimNode, folder: Path) -> AsyncIterator[Shared]:
+    settings = Sharing(("127.0.0.1:0",), ("Box.Test",), folder / "dashboard.token")
+    dashboard = Dashboard(node.running, HostPort("127.0.0.1", 0), settings)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(dashboard.run, lambda _text: None)
+        yield Shared(dashboard)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_reader_needs_the_link_once_and_then_its_cookie(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with three(tmp_path) as swarm, sharing(swarm.nodes[0], tmp_path) as page:
+        token = page.token
+        assert len(token) >= 20
+        status, headers, body = await page.get(f"/?token={token}", Sec_Fetch_Site="cross-site")
+        assert status == 200
+        assert token.encode() not in body
+        cookie, *flags = (part.strip() for part in headers["set-cookie"].split(";"))
+        assert {"httponly", "samesite=strict", "path=/"} <= set(flags)
+        # Names and values of headers are in lower case here, and the token is not.
+        named = f"{cookie.partition('=')[0]}={token}"
+        for path in ("/", "/swarm", "/overview", "/history", "/static/app.js", "/static/swarm.js"):
+            assert (await page.get(path))[0] == 403, path
+            assert (await page.get(path, Cookie=f"other=1; {named}"))[0] == 200, path
+            assert (await page.get(path, Authorization=f"Bearer {token}"))[0] == 200, path
+
+
+async def test_wrong_tokens_get_nothing(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm, sharing(swarm.nodes[0], tmp_path) as page:
+        token = page.token
+        _, headers, _ = await page.get(f"/?token={token}")
+        name = headers["set-cookie"].partition("=")[0]
+        for wrong in ("", "x", token[:-1], token + "x", token.swapcase(), "é"):
+            assert (await page.get(f"/overview?token={wrong.encode('ascii', 'ignore').decode()}"))[
+                0
+            ] == 403
+            assert (await page.get("/overview", Cookie=f"{name}={wrong}"))[0] == 403
+            assert (await page.get("/overview", Authorization=f"Bearer {wrong}"))[0] == 403
+        status, headers, _ = await page.get("/?token=wrong")
+        assert status == 403
+        assert "set-cookie" not in headers
+
+
+async def test_names_that_others_can_lead_here_are_refused(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with three(tmp_path) as swarm, sharing(swarm.nodes[0], tmp_path) as page:
+        bearer = f"Bearer {page.token}"
+        for host in ("evil.example", "evil.example:7340", "192.0.2.7.evil.example", "[bad", "a@b"):
+            for path in ("/overview", "/", f"/?token={page.token}"):
+                assert (await page.get(path, host, Authorization=bearer))[0] == 403, (host, path)
+        for host in ("192.0.2.7", "[2001:db8::1]:7340", "localhost:7340", "box.test", "BOX.test:1"):
+            assert (await page.get("/overview", host, Authorization=bearer))[0] == 200, host
+
+
+async def test_other_sites_read_nothing_of_a_shared_page(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with three(tmp_path) as swarm, sharing(swarm.nodes[0], tmp_path) as page:
+        bearer = f"Bearer {page.token}"
+        for foreign in FOREIGN[2:]:
+            for path in ("/overview", "/history", "/events", "/static/app.js", "/swarm"):
+                assert (await page.get(path, Authorization=bearer, **foreign))[0] == 403, path
+
+
+async def test_a_shared_page_only_shows(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm, sharing(swarm.nodes[0], tmp_path) as page:
+        key = page.dashboard.whereabouts().key
+        assert key
+        headers = {KEY_HEADER: key, "Authorization": f"Bearer {page.token}"}
+        for path in ("/pause", "/resume", "/link", "/dashboard", "/leave", "/status", "/limits"):
+            for method in ("GET", "POST"):
+                status, _, _ = await page.get(path, method=method, **headers)
+                assert status in (404, 405), path
+        assert swarm.nodes[0].status.state == "training"
+
+
+async def test_links_hold_until_the_owner_ends_them(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm:
+        async with sharing(swarm.nodes[0], tmp_path) as page:
+            first = page.token
+            assert page.links[0].startswith("http://127.0.0.1:")
+        kept = tmp_path / "dashboard.token"
+        assert kept.stat().st_mode & 0o777 == 0o600
+        async with sharing(swarm.nodes[0], tmp_path) as page:
+            assert page.token == first
+            await page.dashboard.share(("127.0.0.1:0", "localhost:0"))
+            assert len(page.links) == 2
+            port = int(page.links[0].partition("?")[0].rstrip("/").rpartition(":")[2])
+            await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
+            await page.dashboard.share(())
+            await trio.testing.wait_all_tasks_blocked()
+            assert page.links == ()
+            with pytest.raises(OSError, match="all attempts"):
+                await trio.open_tcp_stream("127.0.0.1", port)
+            assert (await page.get("/overview", Authorization=f"Bearer {first}"))[0] == 403
+            await page.dashboard.share(("127.0.0.1:0",))
+            assert page.token != first
+
+
+async def test_a_token_that_others_could_read_or_guess_is_refused(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    kept = tmp_path / "dashboard.token"
+    async with three(tmp_path) as swarm:
+        for content, mode in (("short", 0o600), ("x" * 30, 0o644), ("", 0o600)):
+            kept.write_text(content)
+            kept.chmod(mode)
+            async with sharing(swarm.nodes[0], tmp_path) as page:
+                assert page.links == ()
+                with pytest.raises(ConfigError):
+                    await page.dashboard.share(("127.0.0.1:0",))
+
+
+async def test_no_more_addresses_than_the_bound(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm, sharing(swarm.nodes[0], tmp_path) as page:
+        with pytest.raises(ConfigError, match="end that first"):
+            await page.dashboard.share(tuple(f"127.0.0.{n}:0" for n in range(2, 12)))
+        assert len(page.links) == limits.DASHBOARD_SHARES_MAX
+
+
+# --- the swarm as a whole -------------------------------------------------------------------------
+
+
+def moments(*said: tuple[float, int, int]) -> list[Sample]:
+    return [Sample(at, 0, members, None, None, {}, tokens) for at, members, tokens in said]
+
+
+def test_the_end_follows_from_the_rate() -> None:
+    past = moments((0.0, 1, 0), (100.0, 4, 1000), (200.0, 3, 2000))
+    seen = outlook_of(past, 2000, 5000, 200.0)
+    assert seen.tokens_per_day == 10 * 86_400
+    assert seen.members_max == 4
+    assert seen.end_unix_s == 500.0
+
+
+def test_only_the_last_day_counts() -> None:
+    past = moments((0.0, 1, 10), (100_000.0, 1, 1000), (100_010.0, 1, 1100))
+    assert outlook_of(past, 1100, 0, 100_010.0).tokens_per_day == 10 * 86_400
+
+
+def test_an_end_that_is_not_known_or_reached_is_said_so() -> None:
+    still = moments((0.0, 2, 500), (60.0, 2, 500))
+    assert outlook_of(still, 500, 900, 60.0).end_unix_s is None
+    assert outlook_of(still, 900, 900, 60.0).end_unix_s == 60.0
+    assert outlook_of(still, 500, 0, 60.0).end_unix_s is None
+    assert outlook_of([], 0, 900, 60.0).tokens_per_day is None
+    fewer = moments((0.0, 2, 500), (60.0, 1, 300))
+    assert outlook_of(fewer, 300, 900, 60.0).tokens_per_day == 0.0
+
+
+async def test_a_real_swarm_has_a_rate(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm, sharing(swarm.nodes[0], tmp_path) as page:
+        await trio.sleep(30)
+        seen = page.dashboard.overview()
+        assert seen.outlook is not None
+        assert seen.outlook.members_max == 3
+        assert seen.outlook.tokens_per_day is not None
+        assert seen.outlook.tokens_per_day > 0
+        assert seen.outlook.end_unix_s is None
+        assert set(seen.node.line_sent_bytes) == set(seen.node.line_received_bytes)
+        assert "exchange" in seen.node.line_sent_bytes

@@ -126,6 +126,6 @@ def test_the_commands_that_made_them_are_named_and_exist() -> None:
     root = ElementTree.fromstring((SHOWN / "recording.svg").read_text())
     command = (root.findtext("{http://www.w3.org/2000/svg}title") or "").partition(":")[0]
     demo.make_context("demo", shlex.split(command)[2:])  # raises for an unknown option
-    page = (ROOT / "docs" / "researcher.md").read_text()
+    page = (ROOT / "docs" / "measure.md").read_text()
     assert f"python -m swarmnode.tooling.recording docs/demo/recording.svg -- {command}" in page
     assert find_spec("swarmnode.tooling.recording")

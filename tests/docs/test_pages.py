@@ -1,0 +1,80 @@
+"""The pages of the volunteer, the researcher and the operator, followed command by command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swarmnode.ids import PeerId
+from swarmnode.protocol.swarm import Hint
+from tests.conftest import ROOT
+from tests.docs.reader import (
+    ELSEWHERE_TESTED,
+    MAY_FIND_FAULTS,
+    ON_ANOTHER_MACHINE,
+    WITHOUT_A_SCREEN,
+    Reader,
+    commands_of,
+)
+from tests.kits.daemon_kit import LOOPBACK, Daemon, make_home, new_swarm
+
+PAGES = ("volunteer.md", "researcher.md", "operator.md")
+WORDS_OF_A_PAGE = 500
+PAGES_MAX = 5
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Iterator[str]:
+    """The link to a swarm of another's, that trains."""
+    swarm = new_swarm()
+    make_home(tmp_path / "other", swarm)
+    other = Daemon(tmp_path / "other", str(swarm.link()))
+    try:
+        peer = PeerId.parse(other.wait_training()["peer"])
+        yield str(swarm.link(Hint(peer, f"{LOOPBACK}:{other.port}")))
+    finally:
+        other.kill()
+
+
+@pytest.mark.slow  # five minutes: fifteen nodes start, one after the other
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_can_be_followed(page: str, link: str, tmp_path: Path) -> None:
+    with Reader(tmp_path / "reader", link) as reader:
+        if page == "operator.md":  # the operator's home knows the swarm already
+            reader.follow("swarmnode join 'swarm:NAME?k=…&b=…'")
+        for command in commands_of(page):
+            if command not in ELSEWHERE_TESTED:
+                reader.follow(command)
+
+
+@pytest.mark.slow  # half a minute
+def test_a_command_that_does_not_work_is_noticed(link: str, tmp_path: Path) -> None:
+    with Reader(tmp_path / "reader", link) as reader:
+        reader.follow("swarmnode paths")
+        with pytest.raises(AssertionError, match="no such option"):
+            reader.follow("swarmnode status --colour")
+        with pytest.raises(AssertionError, match="swarmnode status"):
+            reader.follow("swarmnode status")  # no node runs
+        with pytest.raises(AssertionError, match="--rôle"):
+            reader.follow("swarmnode join 'swarm:NAME?k=…&b=…' --rôle keeper")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_are_found(page: str) -> None:
+    found = commands_of(page)
+    assert len(found) >= 12
+    assert any(command.startswith("swarmnode join NAME") for command in found)
+
+
+def test_every_exception_is_a_command_of_the_pages() -> None:
+    known = {command for page in PAGES for command in commands_of(page)}
+    assert {*ELSEWHERE_TESTED, *ON_ANOTHER_MACHINE, *WITHOUT_A_SCREEN, *MAY_FIND_FAULTS} <= known
+    assert all((ROOT / path).exists() for path in ELSEWHERE_TESTED.values())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_read_in_five(page: str) -> None:
+    words = (ROOT / "docs" / page).read_text(encoding="utf-8").split()
+    assert len(words) <= PAGES_MAX * WORDS_OF_A_PAGE
