@@ -40,7 +40,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-DialCause = Literal["refused", "blocked", "no-name", "no-route", "silent"]
+DialCause = Literal["refused", "blocked", "no-name", "no-route", "silent", "busy"]
 
 
 class SwarmNodeError(Exception):
@@ -114,7 +114,8 @@ class TransportError(SwarmNodeError):
 class DialFailed(TransportError):
     """No node could be reached at ``address``.
 
-    ``cause``: refused (no process listens there), blocked, no-name, no-route, or silent.
+    ``cause``: refused (no process listens there), blocked, no-name, no-route, silent, or
+    busy (a relay has no room for it).
     """
 
     def __init__(self, message: str, *, address: str = "", cause: DialCause = "silent") -> None:

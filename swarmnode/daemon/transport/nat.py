@@ -145,6 +145,7 @@ class Nat:
         network.watchers += [self.reach, self.relay, self]
         network.on_moved = self._look_at
         network.keepers += [lambda peer: peer in self.relays.held, self.relay.serves]
+        network.circuits = lambda: self.relays.circuits
         network.ways.dial_relayed = self.relays.dial
         network.listener.uses[LEG_MAGIC] = self.relay.serve_leg
         network.also_listen = self._also_listen

@@ -80,6 +80,7 @@ class Network:
         on_whereabouts: told of peers that say themselves that they are somewhere else.
         on_moved: told of sessions that go on over another channel.
         resumed_total: how often sessions have gone on over another channel.
+        circuits: how many circuits our relays leave us; 0: they do not say.
         sessions_max: past these, a peer that has not been asked lately makes room for others.
         also_listen: further addresses to listen on, as far as this machine lets us.
     """
@@ -105,6 +106,7 @@ class Network:
         self.on_whereabouts: Callable[[PeerId], None] = lambda _peer: None
         self.also_listen: tuple[str, ...] = ()
         self.sessions_max = limits.SESSIONS_MAX
+        self.circuits: Callable[[], int] = lambda: 0
         self.resumed_total = 0
         self.key_refusals = 0
         self.on_key_in_use: Callable[[KeyInUse], None] = lambda _error: None
