@@ -70,6 +70,14 @@ class Refused(SwarmNodeError):
 class KeyInUse(Refused):
     """Another running node signs with our key: a copied home, or a restored backup."""
 
+    @classmethod
+    def of_node(cls, where: str) -> KeyInUse:
+        """Return the error of a node whose home, or a copy of it, another node uses as well."""
+        return cls(
+            f"another node with this node's key is running {where}: two nodes must not share a home"
+            " or a copy of it; stop one of them, or give this one a home of its own (--home)"
+        )
+
 
 class ProtocolError(SwarmNodeError):
     """A rule of a protocol was broken; ``peer`` names the other side where known."""

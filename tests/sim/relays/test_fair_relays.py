@@ -43,7 +43,7 @@ def test_without_sharing_late_nodes_train_with_few_or_none() -> None:
 
 def test_64_nodes_behind_one_address_all_have_a_place_and_train() -> None:
     crowd = Crowd(64, [Quota()], host="192.0.2.1")
-    crowd.run(90.0)
+    crowd.run(45.0)
     assert all(each.shares for each in crowd.members.values())
     assert min(partners(crowd.members.values())) >= 1
 
