@@ -202,6 +202,20 @@ async def test_why_there_is_neither_a_circuit_nor_a_way_is_told(autojump_clock: 
             await p.meet()
 
 
+async def test_a_session_whose_circuit_is_given_to_others_is_over_soon(
+    autojump_clock: MockClock,
+) -> None:
+    """Else both would wait a minute for a circuit that is not theirs, and exchange with none."""
+    async with pair() as p:
+        p.first.works = p.second.works = False
+        session = await p.meet()
+        has_no_circuits(p)
+        assert p.a.links.cut("a", f"b{SECOND_LISTENER}") == 1
+        await trio.sleep(5)
+        assert session.is_closed
+        assert "its circuit is another's" in str(session.close_cause)
+
+
 async def test_a_direct_way_comes_before_all_others(autojump_clock: MockClock) -> None:
     async with pair() as p:
         p.may_be_at(p.a, p.b, is_direct=True)
