@@ -206,7 +206,7 @@ class Members:
         """Return the members alive, as far as we know, ourselves included, in id order."""
         return tuple(sorted((*self.detector.live_members(), self._self_id)))
 
-    def seek(self, peers: tuple[PeerId, ...]) -> None:
+    def want(self, peers: tuple[PeerId, ...]) -> None:
         """Exchanges would take these: what is reached through relays only is dialled for them."""
         if peers:
             self._contacts.feed(contacts.Sought(peers))

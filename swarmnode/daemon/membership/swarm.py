@@ -77,7 +77,7 @@ class Partners(Protocol):
     def partners(self) -> tuple[PeerId, ...]:
         """Return the members that train now, ourselves included, in id order."""
 
-    def seek(self, peers: tuple[PeerId, ...]) -> None:
+    def want(self, peers: tuple[PeerId, ...]) -> None:
         """Bring about sessions with these, the first before the others, where that costs others."""
 
 
@@ -206,9 +206,9 @@ class SwarmPart:
             peer for peer in self.members.live() if peer == self.self_id or self._may_train(peer)
         )
 
-    def seek(self, peers: tuple[PeerId, ...]) -> None:
+    def want(self, peers: tuple[PeerId, ...]) -> None:
         """Bring about sessions with these: see ``Partners``."""
-        self.members.seek(peers)
+        self.members.want(peers)
 
     def mergers(self) -> tuple[PeerId, ...]:
         """Return the members that have a model, also those that train no more, in id order."""

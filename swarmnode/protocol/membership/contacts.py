@@ -257,7 +257,7 @@ class ContactBook:
             case SessionClosed(peer):
                 self._closed(peer, now)
             case Sought(peers):
-                self._seek(peers, now)
+                self._note_sought(peers, now)
             case RelayShare(circuits):
                 most = limits.RELAYED_SESSIONS_MAX
                 self._circuits_max = min(most, circuits) if circuits else most
@@ -349,7 +349,7 @@ class ContactBook:
         if len(circuits.held) > self._circuits_max:
             self._part_with_one(circuits.held, limits.RELAY_HOLD_S, now)
 
-    def _seek(self, peers: tuple[PeerId, ...], now: float) -> None:
+    def _note_sought(self, peers: tuple[PeerId, ...], now: float) -> None:
         for peer in peers:
             entry = self.entries.get(peer)
             if entry is None:

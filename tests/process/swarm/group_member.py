@@ -81,7 +81,7 @@ class Member:
     async def _may_use(self, _peer: PeerId) -> bool:
         return True
 
-    def seek(self, peers: tuple[PeerId, ...]) -> None:
+    def want(self, peers: tuple[PeerId, ...]) -> None:
         """All that there are have a session."""
 
     def partners(self) -> tuple[PeerId, ...]:

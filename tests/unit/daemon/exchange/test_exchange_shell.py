@@ -147,7 +147,7 @@ class Rig:
             lost=lambda xid: self.told.append(("lost", xid)),
         )
 
-    def seek(self, peers: tuple[PeerId, ...]) -> None:
+    def want(self, peers: tuple[PeerId, ...]) -> None:
         """All that there are have a session."""
 
     def partners(self) -> tuple[PeerId, ...]:

@@ -464,7 +464,7 @@ async def test_a_circuit_without_exchanges_is_given_back_and_no_probe_takes_anot
         assert a.members.detector.state_of(b.peer) is MemberState.ALIVE
         assert b.members.detector.state_of(a.peer) is MemberState.ALIVE
         assert len(a.up) == n_opened, "the relay was asked for them"
-        a.members.seek((b.peer,))
+        a.members.want((b.peer,))
         await trio.sleep(2)
         assert are_neighbours(a, b), "an exchange seeks it"
         for _ in range(12):
