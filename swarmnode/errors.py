@@ -40,7 +40,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-DialCause = Literal["refused", "blocked", "no-name", "no-route", "silent"]
+DialCause = Literal["refused", "blocked", "no-name", "no-route", "silent", "busy"]
 
 
 class SwarmNodeError(Exception):
@@ -69,6 +69,14 @@ class Refused(SwarmNodeError):
 
 class KeyInUse(Refused):
     """Another running node signs with our key: a copied home, or a restored backup."""
+
+    @classmethod
+    def of_node(cls, where: str) -> KeyInUse:
+        """Return the error of a node whose home, or a copy of it, another node uses as well."""
+        return cls(
+            f"another node with this node's key is running {where}: two nodes must not share a home"
+            " or a copy of it; stop one of them, or give this one a home of its own (--home)"
+        )
 
 
 class ProtocolError(SwarmNodeError):
@@ -114,7 +122,8 @@ class TransportError(SwarmNodeError):
 class DialFailed(TransportError):
     """No node could be reached at ``address``.
 
-    ``cause``: refused (no process listens there), blocked, no-name, no-route, or silent.
+    ``cause``: refused (no process listens there), blocked, no-name, no-route, silent, or
+    busy (a relay has no room for it).
     """
 
     def __init__(self, message: str, *, address: str = "", cause: DialCause = "silent") -> None:

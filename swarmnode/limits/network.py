@@ -161,6 +161,8 @@ RELAY_OVERBOOKED_MAX = 16
 RELAY_HOUSEHOLD = 8
 # A circuit is not taken for another peer before it was of use: setting up, and one exchange.
 RELAY_HOLD_S = 10.0
+# ... nor in the midst of an exchange, as long as there is another.
+RELAY_QUIET_S = 2.0
 # One on which nothing larger than a ping or a word about members went for so long gives way first.
 RELAY_SPARE_S = 30.0
 RELAY_WORD_BYTES_MAX = 1 * KIB
@@ -184,6 +186,9 @@ RELAYS_HELD = 2
 RELAY_LOAD_STEP = 25
 RELAY_LOAD_BUSY = 50
 RELAY_LOOK_CHANCE = 0.25
+# A second place is given back where so many percent are taken, and asked for again after this.
+RELAY_LOAD_FULL = 95
+RELAY_YIELD_S = 600.0
 # A node that is there to relay gives a quarter of its memory to circuits and an eighth to places.
 # Both buffers of a circuit, and two tasks, four sockets' worth of kernel memory beside them;
 RELAY_CIRCUIT_BYTES = 2 * RELAY_PIECE_BYTES + 128 * KIB

@@ -24,6 +24,19 @@ MANIFEST_CLOCK_SKEW_S = 86_400
 CONTACT_ADDRESSES_MAX = 8
 # Open sessions: every peer may be a partner, and a home router survives this many.
 PEERS_CONNECTED_MAX = 64
+# Of these, sessions over circuits of relays: as many as a volunteer's relay gives one peer. Those
+# that the relays say are ours count where they are fewer.
+RELAYED_SESSIONS_MAX = 16
+# Members that were never met are dialled through relays while there are fewer such sessions than
+# this: there may be a better way. Others only where an exchange seeks them,
+RELAYED_MEETINGS_MAX = 4
+# ... as the next two partners of a round, for as long as a round may wait,
+SOUGHT_MAX = 2
+SOUGHT_S = 60.0
+# ... in place of the one held for longest, if that had its turn: some exchanges.
+RELAYED_TURN_S = 60.0
+# How soon it is seen that a session goes another way, or that its circuit is not used.
+RELAYED_LOOK_S = 5.0
 # Past these, a contact that was not asked lately makes room for peers that dial us.
 SESSIONS_MAX = 128
 # Sessions that one question of the DHT opened are closed when no caller asked another for so long.

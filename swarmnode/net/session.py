@@ -104,6 +104,8 @@ class Session:
             on_close=self._wake_all,
         )
         self._streams: dict[int, Stream] = {}
+        self._n_bulk = 0
+        self._bulk_at = self._opened_at
         self._calls = Calls(self.pump)
         self._slots = StreamSlots()
         self._workers: trio.Nursery | None = None
@@ -125,6 +127,11 @@ class Session:
     def is_busy(self) -> bool:
         """Whether a stream is open, whichever side opened it."""
         return bool(self._streams)
+
+    @property
+    def bulk_idle_s(self) -> float:
+        """For how long no tensors were sent or received, as in exchanges and snapshots."""
+        return 0.0 if self._n_bulk else trio.current_time() - self._bulk_at
 
     @property
     def channel_description(self) -> str:
@@ -393,12 +400,15 @@ class Session:
 
     def _adopt(self, state: StreamState) -> Stream:
         stream = self._streams[state.stream_id] = Stream(self.pump, state)
+        self._n_bulk += state.priority is Priority.BULK
         return stream
 
     def _remove(self, state: StreamState) -> None:
         stream = self._streams.pop(state.stream_id, None)
         if stream is not None:
             stream.wake()
+            if state.priority is Priority.BULK:
+                self._n_bulk, self._bulk_at = self._n_bulk - 1, trio.current_time()
         if state.is_local:
             self._slots.give_back(state.priority)
 

@@ -35,6 +35,8 @@ from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.dht.keys import Network, host_of
 
+# Of addresses of peers behind a third one, RELAY@HOST:PORT/TARGET.
+RELAYED_PREFIX = "relay:"
 _Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 # Not ``is_private`` of the standard library, which has documentation and benchmark ranges as well.
 _PRIVATE = tuple(

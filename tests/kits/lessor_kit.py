@@ -146,6 +146,9 @@ class PartyNode:
     async def _may_use(self, _peer: PeerId) -> bool:
         return True
 
+    def want(self, peers: tuple[PeerId, ...]) -> None:
+        """All that there are have a session."""
+
     def partners(self) -> tuple[PeerId, ...]:
         return tuple(sorted(self.party.alive | {self.peer}))
 

@@ -35,6 +35,8 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
+from swarmnode.net.paths import path_of
+from swarmnode.net.relays.address import relays_of
 from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.hosts import Identities, find_work, is_worked
@@ -165,8 +167,8 @@ class Members:
         self._farewells: list[swim_events.Send] = []
         self._hello_name = self.services.name(HELLO_SERVICE)
         self._swim_name = self.services.name(SWIM_SERVICE)
-        self._contacts: CoreDriver[contacts.Event, contacts.Dial] = CoreDriver(
-            self.book, self._dial, now=env.monotonic
+        self._contacts: CoreDriver[contacts.Event, contacts.Effect] = CoreDriver(
+            self.book, self._follow_book, now=env.monotonic
         )
         self._swim: CoreDriver[swim_events.Event, swim_events.Effect] = CoreDriver(
             self.detector, self._carry_out, now=env.monotonic
@@ -181,6 +183,7 @@ class Members:
         async with self._tasks.open() as nursery:
             nursery.start_soon(self._contacts.run)
             nursery.start_soon(self._swim.run)
+            nursery.start_soon(self._share_circuits)
             task_status.started()
             await self._stay_admitted()
             await trio.sleep_forever()
@@ -202,6 +205,11 @@ class Members:
     def live(self) -> tuple[PeerId, ...]:
         """Return the members alive, as far as we know, ourselves included, in id order."""
         return tuple(sorted((*self.detector.live_members(), self._self_id)))
+
+    def want(self, peers: tuple[PeerId, ...]) -> None:
+        """Exchanges would take these: what is reached through relays only is dialled for them."""
+        if peers:
+            self._contacts.feed(contacts.Sought(peers))
 
     async def connect(self, peer: PeerId) -> Session:
         """Return a session with a member, dialled if need be. Raises SwarmNodeError."""
@@ -274,8 +282,41 @@ class Members:
         if not self._gate.is_open and self.sessions:
             await self._greet_quietly(self._rng.choice(list(self.sessions.values())))
 
-    def _dial(self, effect: contacts.Dial) -> None:
-        self._tasks.start_soon(self._meet, effect.peer, effect.addresses)
+    def _follow_book(self, effect: contacts.Effect) -> None:
+        if isinstance(effect, contacts.Dial):
+            self._tasks.start_soon(self._meet, effect.peer, effect.addresses)
+        elif effect.peer in self.sessions and self.sessions[effect.peer].bulk_idle_s:
+            self.sessions[effect.peer].close_nowait("its circuit is another's turn")
+
+    async def _share_circuits(self) -> None:
+        """See which sessions go through relays, and give back the circuits that are not used."""
+        circuits, before = 0, set[PeerId]()
+        while True:
+            await trio.sleep(limits.RELAYED_LOOK_S)
+            if circuits != self._network.circuits():
+                circuits = self._network.circuits()
+                self._contacts.feed(contacts.RelayShare(circuits))
+            relayed = {peer for peer, each in self.sessions.items() if _is_relayed(each)}
+            for peer in (relayed ^ before) & self.sessions.keys():
+                self._contacts.feed(contacts.SessionMoved(peer, peer in relayed))
+            before = relayed
+            for peer in sorted(relayed):
+                if self._is_spare(self.sessions[peer]):
+                    self.sessions[peer].close_nowait("its circuit was not used")
+
+    def _is_spare(self, session: Session) -> bool:
+        """Whether others need its circuit more: nothing was exchanged, and the swarm hears of us.
+
+        The failure detector asks the relay for it then, which must be a neighbour.
+        """
+        is_idle = session.bulk_idle_s >= limits.RELAY_SPARE_S
+        is_lonely = len(self.sessions) <= limits.SWARM_LONELY_NEIGHBOURS
+        return is_idle and not is_lonely and bool(self._carriers(session.peer))
+
+    def _carriers(self, peer: PeerId) -> tuple[PeerId, ...]:
+        """Return neighbours of ours that are relays of a peer."""
+        relays = relays_of(self.book.addresses_of(peer))
+        return tuple(relay for relay in relays if relay in self.sessions)
 
     async def _meet(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         try:
@@ -346,7 +387,8 @@ class Members:
         self.sessions[peer] = session
         self.refusals.pop(peer, None)
         dialled = remote_address(session) if session.outbound else ""
-        self._contacts.feed(contacts.SessionOpened(peer, dialled))
+        is_relayed = _is_relayed(session)
+        self._contacts.feed(contacts.SessionOpened(peer, dialled, is_relayed))
         self._swim.feed(swim_events.Contact(peer))
         for watcher in self.watchers:
             watcher.neighbour_up(session)
@@ -390,6 +432,10 @@ class Members:
         self.on_changed(changed)
 
     async def _send(self, peer: PeerId, payload: bytes) -> None:
+        carriers = self._carriers(peer) if self.book.needs_relay(peer) else ()
+        if carriers and peer not in self.sessions:  # a word is no reason to take a circuit
+            self._swim.feed(swim_events.SendFailed(peer, carriers))
+            return
         try:
             session = await self.connect(peer)
             await session.request(
@@ -403,6 +449,10 @@ class Members:
         message: wire.Message = decode_record(payload, _MESSAGE)
         self._swim.feed(swim_events.Received(peer, message))
         return b""
+
+
+def _is_relayed(session: Session) -> bool:
+    return path_of(session.channel_description) == "relay"
 
 
 def _why_not_met(error: SwarmNodeError) -> str:

@@ -77,6 +77,9 @@ class Partners(Protocol):
     def partners(self) -> tuple[PeerId, ...]:
         """Return the members that train now, ourselves included, in id order."""
 
+    def want(self, peers: tuple[PeerId, ...]) -> None:
+        """Bring about sessions with these, the first before the others, where that costs others."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Communicator:
@@ -202,6 +205,10 @@ class SwarmPart:
         return tuple(
             peer for peer in self.members.live() if peer == self.self_id or self._may_train(peer)
         )
+
+    def want(self, peers: tuple[PeerId, ...]) -> None:
+        """Bring about sessions with these: see ``Partners``."""
+        self.members.want(peers)
 
     def mergers(self) -> tuple[PeerId, ...]:
         """Return the members that have a model, also those that train no more, in id order."""

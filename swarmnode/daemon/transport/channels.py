@@ -71,11 +71,14 @@ class Ways:
 
     Attributes:
         dial_relayed: dials through relays; refuses where this node does not use any.
+        meet: finds a way to a peer behind a relay that has no circuit for us, with words that it
+            carries.
         tried: (path, "ok" or "failed"), counted also by the parts that find ways of other kinds.
     """
 
     def __init__(self, transport: Transport, env: Env) -> None:
         self.dial_relayed: DialRelayed = _use_no_relays
+        self.meet: DialRelayed = _meet_nowhere
         self.tried: Counter[tuple[str, str]] = Counter()
         self._transport = transport
         self._env = env
@@ -91,7 +94,16 @@ class Ways:
             Overloaded: its host was dialled often, and no peer that was meant has answered there.
         """
         await self._wait_for_turn(address)
-        return await self._open(address, self._dials)
+        try:
+            return await self._open(address, self._dials)
+        except DialFailed as error:
+            if error.cause != "busy":
+                raise
+            try:
+                return await self.meet(address)
+            except SwarmNodeError as other:
+                why = f"{error}; without a circuit: {other}"
+                raise DialFailed(why, address=address, cause="busy") from other
 
     async def open_again(self, address: str, *, is_home: bool = True) -> Channel:
         """Connect to a peer whose session has lost its channel: these do not wait for others.
@@ -143,6 +155,10 @@ class Ways:
 
 async def _use_no_relays(address: str) -> Channel:
     raise DialFailed(f"{address}: this node uses no relays", address=address)
+
+
+async def _meet_nowhere(address: str) -> Channel:
+    raise DialFailed(f"{address}: this node punches nothing yet", address=address)
 
 
 class StartSession(Protocol):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.transport.network import Network, own_key_elsewhere
+from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
 from swarmnode.errors import KeyInUse
 from swarmnode.net.session import Session
@@ -60,7 +60,7 @@ class KeyGuard:
             await trio.sleep(limits.KEY_CONFLICT_WAIT_S)
             self._refused = trio.Event()
             if self._network.key_refusals >= len(self._network.sessions):
-                self._fail(own_key_elsewhere(str(self._refusal)))
+                self._fail(KeyInUse.of_node(str(self._refusal)))
 
     def seen_elsewhere(self, epoch: int) -> None:
         """Something that our key signed, and we did not, came to us.
@@ -68,7 +68,7 @@ class KeyGuard:
         If it came at once, the other was there before us; if later, we were, unless peers that
         know both turn us away.
         """
-        error = own_key_elsewhere(f"(start {epoch}, this is start {self._boot_epoch})")
+        error = KeyInUse.of_node(f"(start {epoch}, this is start {self._boot_epoch})")
         age_s = self._env.monotonic() - self._heard_at
         was_refused = self._refusal is not None and age_s < limits.KEY_CONFLICT_YOUNG_S
         if was_refused or age_s < limits.KEY_CONFLICT_NEW_S:

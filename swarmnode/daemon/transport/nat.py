@@ -116,7 +116,7 @@ class Nat:
         self._identity = identity
         self._env = env
         self.whys: dict[PeerId, tuple[str, ...]] = {}
-        self._met_relayed = trio.Event()  # a session has run through a relay
+        self._met_relayed = trio.Event()  # a session runs through a relay, or will
         sessions = network.sessions
         self.signals = Signals(
             services, identity, env, sessions=sessions, address_of=remote_address
@@ -145,6 +145,7 @@ class Nat:
         network.watchers += [self.reach, self.relay, self]
         network.on_moved = self._look_at
         network.keepers += [lambda peer: peer in self.relays.held, self.relay.serves]
+        network.circuits = lambda: self.relays.circuits
         network.ways.dial_relayed = self.relays.dial
         network.listener.uses[LEG_MAGIC] = self.relay.serve_leg
         network.also_listen = self._also_listen
@@ -180,7 +181,8 @@ class Nat:
         """Wait for the first session through a relay, then look for better ways than those.
 
         What does so is imported here, between the session's first messages: a peer's invitation
-        comes a round trip later at the earliest.
+        comes a round trip later at the earliest. One without a session comes through a relay that
+        we hold, so that the first place is a reason, too.
         """
         await self._met_relayed.wait()
         from swarmnode.daemon.transport.upgrade import better_sessions
@@ -334,6 +336,8 @@ class Nat:
         self.holder.look_again()
 
     def _addresses_changed(self) -> None:
+        if self.relays.held:
+            self._met_relayed.set()
         self.on_addresses()
 
 

@@ -36,7 +36,7 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel, Transport
+from swarmnode.net.channel import Channel, Transport, aclose_forcefully
 from swarmnode.net.paths import path_of
 from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
@@ -80,6 +80,7 @@ class Network:
         on_whereabouts: told of peers that say themselves that they are somewhere else.
         on_moved: told of sessions that go on over another channel.
         resumed_total: how often sessions have gone on over another channel.
+        circuits: how many circuits our relays leave us; 0: they do not say.
         sessions_max: past these, a peer that has not been asked lately makes room for others.
         also_listen: further addresses to listen on, as far as this machine lets us.
     """
@@ -105,6 +106,7 @@ class Network:
         self.on_whereabouts: Callable[[PeerId], None] = lambda _peer: None
         self.also_listen: tuple[str, ...] = ()
         self.sessions_max = limits.SESSIONS_MAX
+        self.circuits: Callable[[], int] = lambda: 0
         self.resumed_total = 0
         self.key_refusals = 0
         self.on_key_in_use: Callable[[KeyInUse], None] = lambda _error: None
@@ -213,7 +215,7 @@ class Network:
                 _log.debug("no node with our key", address=address, why=str(error))
                 continue
             if other != self._instance:
-                raise own_key_elsewhere(f"at {address}")
+                raise KeyInUse.of_node(f"at {address}")
 
     async def shake_hands_only(self, peer: PeerId, address: str) -> bytes:
         """Return which process of ``peer`` answers at an address. Raises SwarmNodeError."""
@@ -268,6 +270,16 @@ class Network:
             SwarmNodeError: no peer answers as it should.
         """
         await self._resumer.take(session, channel, address)
+
+    async def meet(self, peer: PeerId, channel: Channel) -> None:
+        """Begin a session on what both have opened; the greater id speaks first."""
+        if self._identity.peer_id > peer and not self._has_open(peer):
+            await self._register(await self._start(channel, peer))
+            return
+        try:
+            await self.listener.accept(channel)
+        finally:
+            await aclose_forcefully(channel)
 
     def give_up(self, peer: PeerId, why: str) -> None:
         """Wait no longer for a peer that has lost its channel: others know that it is gone."""
@@ -477,14 +489,6 @@ def _have_crossed(session: Session, old: Session) -> bool:
         old.outbound != session.outbound
         and old.statistics().age_s < limits.SESSION_CROSSING_S
         and old.instance == session.instance
-    )
-
-
-def own_key_elsewhere(where: str) -> KeyInUse:
-    """Return the error of a node whose home, or a copy of it, another node uses as well."""
-    return KeyInUse(
-        f"another node with this node's key is running {where}: two nodes must not share a home"
-        " or a copy of it; stop one of them, or give this one a home of its own (--home)"
     )
 
 

@@ -43,6 +43,7 @@ from swarmnode.errors import (
 )
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, aclose_forcefully, give_up
+from swarmnode.net.paths import path_of
 from swarmnode.net.peering import resume_over, serve_resume
 from swarmnode.net.session import Session
 from swarmnode.protocol.session.opening import NONCE_BYTES
@@ -146,6 +147,9 @@ class Search:
             if is_home and isinstance(error, Refused):
                 self._end(str(error))
                 this.scope.cancel()
+            elif isinstance(error, DialFailed) and error.cause == "busy" and self._was_relayed():
+                self._end("its circuit is another's, and the relay has no other")
+                this.scope.cancel()
             elif isinstance(error, DialFailed) and error.cause == "refused":
                 this.n_refused += 1
                 if is_home and self.has_broken:
@@ -163,6 +167,9 @@ class Search:
         finally:
             if self._session.channel is not channel:
                 await aclose_forcefully(channel)
+
+    def _was_relayed(self) -> bool:
+        return path_of(self._session.channel_description) == "relay"
 
     def _is_home(self, address: str) -> bool:
         """Whether this is where the lost channel led to, as far as one can tell."""

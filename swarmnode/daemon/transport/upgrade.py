@@ -6,6 +6,9 @@
     2. punched-tcp   both dial at one moment            \\ agreed on by signals that the relay
     3. rtc           ICE finds a way for UDP            /  carries; the side that dialled asks
 
+Where a relay has no circuit for us, two and three are tried without any: what they need of the
+relay is that it carries a few signals (:meth:`Upgrader.meet`).
+
 The session moves to the first channel that comes about; exchanges that run on it go on. If that
 channel breaks, the session finds a way through a relay again, and this begins anew. Most nodes
 reach every peer directly: this is imported when the first session runs through a relay (``nat``).
@@ -27,12 +30,12 @@ from swarmnode.daemon.transport.network import Network
 from swarmnode.daemon.transport.signals import Signals
 from swarmnode.daemon.transport.ways import Punching, RtcWays, open_rtc_on_demand
 from swarmnode.env import Env
-from swarmnode.errors import DeadlineExceeded, SwarmNodeError
+from swarmnode.errors import DeadlineExceeded, DialFailed, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, aclose_forcefully, give_up
 from swarmnode.net.paths import path_of
 from swarmnode.net.punch import Puncher
-from swarmnode.net.relays.address import is_relayed
+from swarmnode.net.relays.address import RelayAddress, is_relayed, relays_of
 from swarmnode.net.relays.legs import RelayedChannel
 from swarmnode.net.session import Session
 from swarmnode.net.traffic import Traffic
@@ -105,6 +108,45 @@ class Upgrader:
         self._whys.pop(session.peer, None)
         self.look_again(session.peer)
 
+    async def meet(self, address: str) -> Channel:
+        """Return a channel to a peer behind a relay, agreed on by signals that the relay carries.
+
+        Raises:
+            SwarmNodeError: no way was found; or there is a session by now.
+        """
+        way = RelayAddress.parse(address)
+        errors: list[SwarmNodeError] = []
+        for path, kind in self._ways():
+            try:
+                channel = await self._meet_by(kind, way.target, way.relay, path)
+            except SwarmNodeError as error:
+                errors.append(error)
+                self._network.ways.tried[path, "failed"] += 1
+                continue
+            self._network.ways.tried[path, "ok"] += 1
+            if self._own_id > way.target:
+                return channel
+            self._tasks.start_soon(self._begin, way.target, channel)
+            await self._wait_begun(way.target)
+            raise DialFailed(f"{path}: the other side begins the session", address=address)
+        raise errors[-1]
+
+    async def _meet_by(self, kind: Inviting, peer: PeerId, via: PeerId, path: str) -> Channel:
+        with trio.move_on_after(limits.UPGRADE_TRY_S[path]):
+            return await kind.invite(peer, via)
+        raise DeadlineExceeded("connecting", limits.UPGRADE_TRY_S[path])
+
+    async def _wait_begun(self, peer: PeerId) -> None:
+        with trio.move_on_after(limits.RESUME_HANDSHAKE_S):
+            while peer not in self._network.sessions:  # noqa: ASYNC110
+                await trio.sleep(limits.UPGRADE_LOOK_S)
+
+    async def _begin(self, peer: PeerId, channel: Channel) -> None:
+        try:
+            await self._network.meet(peer, channel)
+        except SwarmNodeError as error:
+            _log.debug("did not meet", peer=peer.short, why=str(error))
+
     async def take(self, peer: PeerId, channel: Channel) -> None:
         """Move the session with a peer to this channel, whichever side began it.
 
@@ -112,7 +154,9 @@ class Upgrader:
         on it, as it is the one that chooses among several.
         """
         sessions = self._network.sessions
-        if peer not in sessions or not _is_relayed(sessions[peer]):
+        if peer not in sessions:
+            self._tasks.start_soon(self._begin, peer, channel)
+        elif not _is_relayed(sessions[peer]):
             give_up(channel)
             await aclose_forcefully(channel)
         elif self._own_id > peer:
@@ -241,7 +285,10 @@ async def better_sessions(
     upgrader = Upgrader(network, own_id=own_id, ways=lambda: tuple(ways), whys=whys, env=env)
 
     def may_invite(peer: PeerId) -> bool:
-        return peer in network.sessions and _is_relayed(network.sessions[peer])
+        """One that we reach through a relay, or would, as the swarm says."""
+        if peer in network.sessions:
+            return _is_relayed(network.sessions[peer])
+        return bool(relays_of(network.addresses_of(peer)))
 
     async def take(peer: PeerId, channel: Channel) -> None:
         """Move the session to a channel that the peer has begun; if not, it stays as it was."""
@@ -268,6 +315,7 @@ async def better_sessions(
         for part in (punching, rtc):
             await nursery.start(part.run)
         await nursery.start(upgrader.run)
+        network.ways.meet = upgrader.meet
         await trio.sleep_forever()
 
 

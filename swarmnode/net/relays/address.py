@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from swarmnode.errors import ConfigError
 from swarmnode.ids import PeerId
+from swarmnode.protocol.hosts import RELAYED_PREFIX
 
-PREFIX = "relay:"
+PREFIX = RELAYED_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,15 @@ class RelayAddress:
     def way(self) -> str:
         """The relay for people; without a space, as no bytes come from an address of the peer."""
         return f"{PREFIX}{self.relay.short}@{self.address}"
+
+
+def relays_of(addresses: Iterable[str]) -> tuple[PeerId, ...]:
+    """Return the relays through which a peer is reached, of what it, or another, says."""
+    relays = []
+    for address in filter(is_relayed, addresses):
+        with suppress(ConfigError):
+            relays.append(RelayAddress.parse(address).relay)
+    return tuple(relays)
 
 
 def is_relayed(address: str) -> bool:

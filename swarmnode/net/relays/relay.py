@@ -30,6 +30,7 @@ from swarmnode.env import Env
 from swarmnode.errors import (
     ChannelBroken,
     DeadlineExceeded,
+    DialCause,
     DialFailed,
     MalformedMessage,
     Overloaded,
@@ -146,7 +147,8 @@ class Relays:
             session = await self._connect(way.relay, (way.address,))
             answer = await _ask(session, Connect(way.target))
             if isinstance(answer, Refusal):
-                raise DialFailed(f"{way.way}: {_words_of(answer)}", address=address)
+                cause: DialCause = "busy" if answer.code == "full" else "silent"
+                raise DialFailed(f"{way.way}: {_words_of(answer)}", address=address, cause=cause)
             if not isinstance(answer, Granted):
                 raise MalformedMessage(f"expected a token, got {type(answer).__name__}")
             return await self._begin_leg(session, way.address, answer.token, way.way)
@@ -330,7 +332,8 @@ class RelayHolder:
     """Keeps RELAYS_HELD reservations with relays of ``candidates``, the first ones preferred.
 
     Where one of them is busy, another candidate is held beside them now and then, and of all three
-    the busiest is given back: so nodes spread over the relays that there are.
+    the busiest is given back: so nodes spread over the relays that there are. The second of two is
+    given back where nearly all places are taken: one is what a node cannot do without.
 
     ``candidates`` gives public peers and where they are dialled; empty while no relay is needed.
     ``on_change`` hears whenever :meth:`addresses` gives something else.
@@ -351,7 +354,7 @@ class RelayHolder:
         self._own_id = own_id
         self._on_change = on_change
         self._active: dict[PeerId, trio.CancelScope] = {}
-        self._look_at = 0.0
+        self._look_at = self._yield_at = 0.0
         self._resting: dict[PeerId, _Rest] = {}
         self._ended = trio.Event()
 
@@ -411,11 +414,18 @@ class RelayHolder:
         return max((self._relays.loads.get(relay, 0), relay) for relay in self._relays.held)
 
     def _give_back(self) -> None:
-        """Of one relay too many the busiest goes."""
-        if len(self._relays.held) > limits.RELAYS_HELD:
-            _, relay = self._busiest()
-            if relay in self._active:
-                self._active[relay].cancel()
+        """Of one relay too many the busiest goes, and the second where others have none left."""
+        n_held, now = len(self._relays.held), self._env.monotonic()
+        if n_held < limits.RELAYS_HELD:
+            return
+        load, relay = self._busiest()
+        is_scarce = load >= limits.RELAY_LOAD_FULL and now >= self._yield_at
+        if is_scarce:
+            self._yield_at = now + limits.RELAY_LOOK_S
+            is_scarce = self._env.rng.random() < limits.RELAY_LOOK_CHANCE
+        if relay in self._active and (n_held > limits.RELAYS_HELD or is_scarce):
+            self._active[relay].cancel()
+            self._rest(relay, "others have no place there", limits.RELAY_YIELD_S)
 
     async def _hold(self, relay: PeerId, address: str) -> None:
         began_at = self._env.monotonic()
@@ -426,17 +436,20 @@ class RelayHolder:
                     self._resting.pop(relay, None)
                     self._on_change()
         except* SwarmNodeError as group:
-            self._rest(relay, str(group.exceptions[0]), self._env.monotonic() - began_at)
+            self._refused(relay, str(group.exceptions[0]), self._env.monotonic() - began_at)
         finally:
             del self._active[relay]
             self._ended.set()
         self._on_change()
 
-    def _rest(self, relay: PeerId, why: str, held_s: float) -> None:
+    def _refused(self, relay: PeerId, why: str, held_s: float) -> None:
         """Leave a relay alone for a while, longer each time that it did not last."""
         known = self._resting.get(relay)
         pause_s = _RELAY_RETRY_S_MIN
         if known is not None and held_s < _RELAY_RETRY_S_MAX:
             pause_s = min(_RELAY_RETRY_S_MAX, known.pause_s * 2)
+        self._rest(relay, why, pause_s)
+
+    def _rest(self, relay: PeerId, why: str, pause_s: float) -> None:
         until = self._env.monotonic() + pause_s * self._env.rng.uniform(0.5, 1.0)
         self._resting[relay] = _Rest(until, pause_s, why)

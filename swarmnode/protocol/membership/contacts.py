@@ -12,6 +12,10 @@ A peer of the link is dialled now and then even if it has left. It is where newc
 and it may come back knowing no peer: without that, two halves of a swarm that each know only
 themselves would never meet.
 
+A peer that is reached through a relay only takes a circuit of it, which another pair lacks then. It
+is dialled if there are few sessions; if it was never met and few go through relays, as there may be
+a better way; or if an exchange seeks it, in place of one that has had its turn.
+
 Addresses are words of others, and a liar's name a third party. One host is dialled seldom, over all
 peers (``protocol/hosts.py``), and a peer that says again and again that it has moved is dialled at
 once only now and then: its failures count on.
@@ -20,12 +24,13 @@ once only now and then: its failures count on.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from swarmnode import limits
 from swarmnode.env import Rng
 from swarmnode.ids import PeerId
-from swarmnode.protocol.hosts import DialBudget
+from swarmnode.protocol.hosts import RELAYED_PREFIX, DialBudget
 from swarmnode.protocol.swarm import Hint
 
 # Members whose addresses we keep; the failure detector knows as many.
@@ -64,10 +69,36 @@ class MemberGone:
 
 @dataclass(frozen=True)
 class SessionOpened:
-    """A session with this peer is open, and it is of our swarm; dialled there, if it was."""
+    """A session with this peer is open, and it is of our swarm; dialled there, if it was.
+
+    ``is_relayed``: it goes through a relay.
+    """
 
     peer: PeerId
     dialled: str = ""
+    is_relayed: bool = False
+
+
+@dataclass(frozen=True)
+class SessionMoved:
+    """It goes on through a relay now, or by a better way."""
+
+    peer: PeerId
+    is_relayed: bool
+
+
+@dataclass(frozen=True)
+class Sought:
+    """An exchange would take these, the first before the others."""
+
+    peers: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True)
+class RelayShare:
+    """How many circuits the relays leave us; 0: they do not say."""
+
+    circuits: int
 
 
 @dataclass(frozen=True)
@@ -90,7 +121,10 @@ Event = (
     | MemberLives
     | MemberGone
     | SessionOpened
+    | SessionMoved
     | SessionClosed
+    | Sought
+    | RelayShare
     | DialEnded
 )
 
@@ -101,6 +135,16 @@ class Dial:
 
     peer: PeerId
     addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Close the session with this peer, if nothing is sent on it just now: its turn is over."""
+
+    peer: PeerId
+
+
+Effect = Dial | Part
 
 
 @dataclass(frozen=True)
@@ -129,14 +173,47 @@ class Entry:
     failures: int = 0
     dial_at: float = 0.0
     hastened_at: float = -math.inf  # when it was last dialled for another address
+    is_relayed: bool = False  # the session that there is, or was last
+    is_met: bool = False
+    turn_at: float = -math.inf  # since when it has a circuit, or was let keep it
+    sought_until: float = -math.inf
 
     def all_addresses(self) -> tuple[str, ...]:
         """What it says itself first, then what was heard, then what the link says."""
         every = dict.fromkeys((*self.addresses, *self.heard, *self.hinted))
         return tuple(every)[: limits.CONTACT_ADDRESSES_MAX]
 
+    def needs_relay(self) -> bool:
+        """Whether it is reached through relays, as far as we know."""
+        addresses = self.all_addresses()
+        return self.is_relayed or (
+            bool(addresses) and all(each.startswith(RELAYED_PREFIX) for each in addresses)
+        )
+
     def wants_dial(self) -> bool:
         return not (self.connected or self.dialling) and bool(self.all_addresses())
+
+
+class Circuits:
+    """Sessions through relays, and those that are being dialled; at most so many.
+
+    Attributes:
+        n_taken: how many there are and will be.
+        is_parting: one of them gives way just now.
+    """
+
+    def __init__(self, entries: Collection[Entry], circuits_max: int) -> None:
+        self.held = [e for e in entries if e.connected and e.is_relayed]
+        dialled = (e for e in entries if e.dialling and not e.connected)
+        self.n_taken = len(self.held) + sum(e.needs_relay() for e in dialled)
+        self.is_parting = False
+        self._most = circuits_max
+
+    def has_one_for(self, entry: Entry, now: float) -> bool:
+        """Whether a peer that is reached through relays may be dialled now."""
+        if entry.sought_until > now:
+            return self.n_taken < self._most
+        return not entry.is_met and self.n_taken < min(limits.RELAYED_MEETINGS_MAX, self._most)
 
 
 @dataclass
@@ -148,7 +225,8 @@ class ContactBook:
     entries: dict[PeerId, Entry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._effects: list[Dial] = []
+        self._effects: list[Effect] = []
+        self._circuits_max = limits.RELAYED_SESSIONS_MAX
         self._budget = DialBudget()
         self._dials = 0
         self._dial_failures = 0
@@ -173,12 +251,20 @@ class ContactBook:
             case SessionOpened(peer, dialled):
                 self._budget.give_back(dialled)
                 self._opened(peer, now)
+                self._goes(peer, now, is_relayed=event.is_relayed)
+            case SessionMoved(peer, is_relayed):
+                self._goes(peer, now, is_relayed=is_relayed)
             case SessionClosed(peer):
                 self._closed(peer, now)
+            case Sought(peers):
+                self._note_sought(peers, now)
+            case RelayShare(circuits):
+                most = limits.RELAYED_SESSIONS_MAX
+                self._circuits_max = min(most, circuits) if circuits else most
             case DialEnded(peer):
                 self._dial_ended(peer, now)
 
-    def poll_effects(self) -> list[Dial]:
+    def poll_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
 
@@ -196,15 +282,22 @@ class ContactBook:
         due = [e for e in self.entries.values() if e.wants_dial() and e.dial_at <= now]
         due.sort(key=lambda entry: (entry.failures, -entry.heard_at))
         self._is_changed = True
+        circuits = Circuits(self.entries.values(), self._circuits_max)
         for entry in due:
             if free <= 0 or connected >= limits.PEERS_CONNECTED_MAX:
                 entry.dial_at = now + limits.REDIAL_BACKOFF_S_MIN
+                continue
+            is_free = entry.hinted or connected < limits.SWARM_LONELY_NEIGHBOURS
+            if entry.needs_relay() and not is_free and not circuits.has_one_for(entry, now):
+                entry.dial_at = now + limits.RELAYED_LOOK_S
+                self._part_for(entry, circuits, now)
                 continue
             addresses = self._due_addresses(entry, now)
             if not addresses:
                 continue
             free -= 1
             entry.dialling = True
+            circuits.n_taken += entry.needs_relay()
             self._dials += 1
             self._effects.append(Dial(entry.peer, addresses))
 
@@ -224,6 +317,46 @@ class ContactBook:
         """Return where a peer may be dialled, nothing if we do not know."""
         entry = self.entries.get(peer)
         return () if entry is None else entry.all_addresses()
+
+    def needs_relay(self, peer: PeerId) -> bool:
+        """Whether a peer without a session is reached through relays only, as far as we know."""
+        entry = self.entries.get(peer)
+        return entry is not None and not entry.connected and entry.needs_relay()
+
+    # --- circuits -----------------------------------------------------------------------
+
+    def _part_for(self, entry: Entry, circuits: Circuits, now: float) -> None:
+        """Let one go for a peer that an exchange seeks, if one has had its turn."""
+        if entry.sought_until > now and not circuits.is_parting:
+            circuits.is_parting = True
+            self._part_with_one(circuits.held, limits.RELAYED_TURN_S, now)
+
+    def _part_with_one(self, held: list[Entry], after_s: float, now: float) -> None:
+        """Let the one go that was held for longest, and for so long, and is not sought itself."""
+        ready = [e for e in held if e.turn_at + after_s <= now and e.sought_until <= now]
+        for entry in sorted(ready, key=lambda entry: entry.turn_at)[:1]:
+            entry.turn_at = now  # if it is used just now, it stays
+            self._effects.append(Part(entry.peer))
+
+    def _goes(self, peer: PeerId, now: float, *, is_relayed: bool) -> None:
+        entry = self.entries.get(peer)
+        if entry is None:
+            return
+        if is_relayed and not entry.is_relayed:
+            entry.turn_at = now
+        entry.is_relayed = is_relayed
+        circuits = Circuits(self.entries.values(), self._circuits_max)
+        if len(circuits.held) > self._circuits_max:
+            self._part_with_one(circuits.held, limits.RELAY_HOLD_S, now)
+
+    def _note_sought(self, peers: tuple[PeerId, ...], now: float) -> None:
+        for peer in peers:
+            entry = self.entries.get(peer)
+            if entry is None:
+                continue
+            entry.sought_until = now + limits.SOUGHT_S
+            if not (entry.failures or entry.connected or entry.is_gone):
+                entry.dial_at = min(entry.dial_at, now)
 
     # --- inside -------------------------------------------------------------------------
 
@@ -256,7 +389,7 @@ class ContactBook:
             entry.heard = addresses
         if entry.all_addresses() == before:
             return
-        entry.heard_at = now
+        entry.heard_at, entry.is_relayed = now, entry.connected and entry.is_relayed
         is_hasty = now < entry.hastened_at + limits.REDIAL_MOVED_S
         if not (entry.is_gone or entry.dialling or is_hasty):
             entry.dial_at = now  # it has moved, or is new
@@ -301,7 +434,7 @@ class ContactBook:
         entry = self._entry(peer, now)
         if entry is not None:
             entry.connected, entry.failures, entry.heard_at = True, 0, now
-            entry.is_gone = False
+            entry.is_gone, entry.is_met, entry.turn_at = False, True, now
 
     def _closed(self, peer: PeerId, now: float) -> None:
         entry = self.entries.get(peer)

@@ -101,8 +101,8 @@ class SwimCore:
                 self._receive(peer, message, lived)
             case events.Contact(peer):
                 self._send_page(peer, wants_reply=True)
-            case events.SendFailed(peer):
-                self._send_failed(peer, lived)
+            case events.SendFailed(peer, carriers):
+                self._send_failed(peer, carriers, lived)
             case events.Leave(reason, reach):
                 self._leave(reason, reach)
 
@@ -226,9 +226,11 @@ class SwimCore:
         self._probe = Probe(self._next_seq(), member.peer, helpers_at)
         self._ping(member.peer, self._probe.seq)
 
-    def _ask_helpers(self, probe: Probe) -> None:
+    def _ask_helpers(self, probe: Probe, carriers: tuple[PeerId, ...] = ()) -> None:
         probe.helpers_asked = True
-        for helper in self._table.some_live(limits.SWIM_HELPERS, besides=probe.target):
+        drawn = self._table.some_live(limits.SWIM_HELPERS, besides=probe.target)
+        known = [peer for peer in carriers if peer in self._table and peer != probe.target]
+        for helper in tuple(dict.fromkeys((*known, *drawn)))[: limits.SWIM_HELPERS]:
             probe.helpers.add(helper)
             request = wire.PingRequest(probe.seq, probe.target, self._news(helper))
             self._effects.append(Send(helper, request))
@@ -284,11 +286,11 @@ class SwimCore:
             del self._relays[seq]
             self._effects.append(Send(relay.requester, wire.Nack(relay.seq)))
 
-    def _send_failed(self, peer: PeerId, now: float) -> None:
+    def _send_failed(self, peer: PeerId, carriers: tuple[PeerId, ...], now: float) -> None:
         """Do not wait for an answer to what was never sent."""
         probe = self._probe
         if probe is not None and probe.target == peer and not probe.helpers_asked:
-            self._ask_helpers(probe)
+            self._ask_helpers(probe, carriers)
         for relay in self._relays.values():
             if relay.target == peer:
                 relay.give_up_at = now

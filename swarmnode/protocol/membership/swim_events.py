@@ -39,9 +39,13 @@ class Contact:
 
 @dataclass(frozen=True)
 class SendFailed:
-    """Nothing can be sent to this peer now: no session, and no way to open one."""
+    """Nothing can be sent to this peer now: no session, and no way to open one.
+
+    ``carriers``: members that have a session with it, as far as is known: they are asked first.
+    """
 
     peer: PeerId
+    carriers: tuple[PeerId, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -364,12 +364,14 @@ class RelayCore:
         if spare:
             return [each.number for each in sorted(spare, key=lambda each: each.used_at)]
         worths = Worths(each.ends for each in self._circuits.values() if each.number != number)
-        losses = [
-            (worths.of_old(each.ends, ends) - worths.of_new(ends, each.ends), each.moved_at, each)
+        gains = {
+            each: worths.of_new(ends, each.ends) - worths.of_old(each.ends, ends)
             for each in circuits
-        ]
-        less = [each for each in losses if each[0] < -_NO_GAIN]
-        return [each.number for *_, each in sorted(less, key=lambda each: each[:2])]
+        }
+        less = [each for each in circuits if gains[each] > _NO_GAIN]
+        quiet_at = now - limits.RELAY_QUIET_S
+        less.sort(key=lambda each: (each.moved_at > quiet_at, -gains[each], each.moved_at))
+        return [each.number for each in less]
 
     def _make_room(self, circuit: _Circuit, now: float) -> bool:
         """Close another circuit where there must be one less; return whether that was possible."""

@@ -81,6 +81,9 @@ class Member:
     async def _may_use(self, _peer: PeerId) -> bool:
         return True
 
+    def want(self, peers: tuple[PeerId, ...]) -> None:
+        """All that there are have a session."""
+
     def partners(self) -> tuple[PeerId, ...]:
         return self.all_ids
 

@@ -18,8 +18,12 @@ from swarmnode.protocol.membership.contacts import (
     HintsGiven,
     MemberGone,
     MemberLives,
+    Part,
+    RelayShare,
     SessionClosed,
+    SessionMoved,
     SessionOpened,
+    Sought,
 )
 from swarmnode.protocol.swarm import Hint
 
@@ -372,3 +376,102 @@ def test_peers_of_the_link_and_neighbours_are_never_forgotten(small: ContactBook
         small.handle(MemberGone(peer(number)), 1.0)
     assert {ONE, TWO} <= small.entries.keys()
     assert len(small.entries) == 4
+
+
+# --- circuits -------------------------------------------------------------------------------------
+
+
+def relayed_at(who: PeerId) -> tuple[str, ...]:
+    return (f"relay:{peer(999)}@192.0.2.1:1/{who}",)
+
+
+@pytest.fixture
+def crowd(book: ContactBook) -> list[PeerId]:
+    """Thirty members behind relays, and as many others with a session that none is lonely."""
+    for number in range(limits.SWARM_LONELY_NEIGHBOURS):
+        book.handle(SessionOpened(peer(900 + number)), 0.0)
+    members = [peer(number) for number in range(1, 31)]
+    for member in members:
+        book.handle(says(member, relayed_at(member)), 0.0)
+    return members
+
+
+def meet(book: ContactBook, now: float) -> list[PeerId]:
+    """Let every dial succeed through a relay."""
+    met = list(dialled(book, now))
+    for each in met:
+        book.handle(SessionOpened(each, is_relayed=True), now)
+        book.handle(DialEnded(each), now)
+    return met
+
+
+def parted(book: ContactBook, now: float) -> list[PeerId]:
+    book.handle_deadline(now)
+    return [effect.peer for effect in book.poll_effects() if isinstance(effect, Part)]
+
+
+def test_a_few_members_behind_relays_are_met_and_others_where_an_exchange_seeks_them(
+    book: ContactBook, crowd: list[PeerId]
+) -> None:
+    assert len(meet(book, 0.0)) == limits.RELAYED_MEETINGS_MAX
+    assert meet(book, 30.0) == []
+    sought = next(each for each in crowd if not book.entries[each].connected)
+    book.handle(Sought((sought,)), 30.0)
+    assert meet(book, 30.0) == [sought]
+    for number in range(30):
+        book.handle(Sought(tuple(crowd)), 31.0 + number)
+        book.handle_deadline(31.0 + number)
+        meet(book, 31.0 + number)
+    n_relayed = sum(each.is_relayed for each in book.entries.values())
+    assert n_relayed == limits.RELAYED_SESSIONS_MAX
+
+
+def test_a_session_that_is_bettered_makes_room_for_the_next(
+    book: ContactBook, crowd: list[PeerId]
+) -> None:
+    met = meet(book, 0.0)
+    for each in met:
+        book.handle(SessionMoved(each, is_relayed=False), 1.0)
+    again = meet(book, 10.0)
+    assert len(again) == limits.RELAYED_MEETINGS_MAX
+    assert not set(again) & set(met)
+
+
+def test_one_that_had_its_turn_gives_way_to_one_that_is_sought(
+    book: ContactBook, crowd: list[PeerId]
+) -> None:
+    book.handle(RelayShare(2), 0.0)
+    first, second = meet(book, 0.0)
+    third = next(each for each in crowd if each not in (first, second))
+    book.handle(Sought((third, first)), 10.0)
+    assert parted(book, 10.0) == [], "they had no turn yet"
+    now = limits.RELAYED_TURN_S + 1.0
+    book.handle(Sought((third, first)), now)
+    assert parted(book, now) == [second], "the other one is sought"
+    book.handle(SessionClosed(second), now + 1)
+    assert meet(book, now + 1) == [third] or meet(book, now + 10) == [third]
+
+
+def test_others_that_dial_us_take_no_more_than_our_share(
+    book: ContactBook, crowd: list[PeerId]
+) -> None:
+    book.handle(RelayShare(2), 0.0)
+    first, _second = meet(book, 0.0)
+    stranger = next(each for each in crowd if not book.entries[each].connected)
+    book.handle(SessionOpened(stranger, is_relayed=True), limits.RELAY_HOLD_S)
+    (effect,) = book.poll_effects()
+    assert effect == Part(first)
+
+
+def test_a_lonely_node_takes_any_circuit(book: ContactBook) -> None:
+    book.handle(RelayShare(1), 0.0)
+    members = [peer(number) for number in range(1, 6)]
+    for member in members:
+        book.handle(says(member, relayed_at(member)), 0.0)
+    met = meet(book, 0.0)
+    assert len(met) == 5, "none of them was connected when they were dialled"
+    assert not book.needs_relay(met[0])
+    book.handle(SessionClosed(met[0]), 1.0)
+    assert book.needs_relay(met[0])
+    book.handle(says(met[0], ("192.0.2.9:1",)), 2.0)
+    assert not book.needs_relay(met[0]), "it can be dialled now"

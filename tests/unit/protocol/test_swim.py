@@ -346,6 +346,17 @@ def test_what_cannot_be_sent_goes_to_helpers_at_once() -> None:
     assert len(sent(bench.feed(events.SendFailed(target)), PingRequest)) == limits.SWIM_HELPERS
 
 
+def test_members_that_have_a_session_with_it_are_the_first_helpers() -> None:
+    for carrier in range(1, 9):
+        bench = Bench(9)
+        target, _ = bench.next_ping()
+        failed = events.SendFailed(target, (IDS[carrier], PeerId(b"?" * 32), target))
+        asked = [peer for peer, _ in sent(bench.feed(failed), PingRequest)]
+        assert len(asked) == limits.SWIM_HELPERS, "no stranger, and not the target itself"
+        assert target not in asked
+        assert asked[0] == IDS[carrier] or IDS[carrier] == target
+
+
 def test_helper_relays_ping_and_ack() -> None:
     bench = Bench(5)
     [(target, ping)] = sent(bench.receive(1, PingRequest(33, IDS[2], ())), Ping)

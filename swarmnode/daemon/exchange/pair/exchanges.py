@@ -199,8 +199,9 @@ class Exchanges:
         for intent in self._intents.untried():
             if not self.core.may_begin((intent.tag, intent.fragment), self._env.monotonic()):
                 continue
-            members = self._neighbours.partners()
-            candidates = self._choice.candidates(intent, members, costs(self._neighbours))
+            members, reachable = self._neighbours.partners(), costs(self._neighbours)
+            self._neighbours.want(self._choice.sought(intent, members, reachable))
+            candidates = self._choice.candidates(intent, members, reachable)
             if candidates and all(map(self.core.is_exchanging_with, candidates)):
                 continue  # its turn comes when one of these ends
             if candidates:
@@ -475,6 +476,7 @@ class Exchanges:
 
     async def _send_alone(self, peer: PeerId, message: wire.Message) -> None:
         if peer not in self._neighbours.sessions:
+            self._neighbours.want((peer,))
             return  # the core asks again, or the peer does
         try:
             await self._neighbours.sessions[peer].request(

@@ -264,6 +264,16 @@ class PartnerChoice:
                 return tuple(found[: limits.EXCHANGE_CANDIDATES_MAX])
         return ()
 
+    def sought(
+        self, intent: PostedIntent, members: Sequence[PeerId], reachable: Mapping[PeerId, float]
+    ) -> tuple[PeerId, ...]:
+        """Return the partners of the round that no session leads to yet, at most SOUGHT_MAX."""
+        if all(peer in reachable or peer == self._self_id for peer in members):
+            return ()
+        ordered = self._by_round(intent, self._graph_over(len(members)), members)
+        missing = [peer for peer in ordered[: limits.SOUGHT_MAX] if peer not in reachable]
+        return tuple(missing)
+
     def _by_conduct(
         self, intent: PostedIntent, reachable: Mapping[PeerId, float]
     ) -> Iterator[Mapping[PeerId, float]]:

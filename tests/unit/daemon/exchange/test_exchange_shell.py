@@ -147,6 +147,9 @@ class Rig:
             lost=lambda xid: self.told.append(("lost", xid)),
         )
 
+    def want(self, peers: tuple[PeerId, ...]) -> None:
+        """All that there are have a session."""
+
     def partners(self) -> tuple[PeerId, ...]:
         return tuple(sorted({ALICE.peer_id, BOB.peer_id, *self.sessions}))
 

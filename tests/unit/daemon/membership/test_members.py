@@ -9,12 +9,17 @@ from swarmnode import limits
 from swarmnode.daemon.membership.members import HELLO_SERVICE, SWIM_SERVICE
 from swarmnode.errors import ChannelBroken, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
+from swarmnode.net.channel import Channel
+from swarmnode.net.paths import path_of
+from swarmnode.net.relays.address import RelayAddress
+from swarmnode.net.relays.legs import RelayedChannel
 from swarmnode.net.session import Session
 from swarmnode.protocol.hosts import is_worked
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.wire import swim as wire
 from swarmnode.wire.membership import SwarmHello
 from swarmnode.wire.packing import decode_record, encode_record
+from swarmnode.wire.session import Priority, ResetCode
 from tests.kits.party_kit import Party
 from tests.unit.daemon.membership.members_kit import HELLO, LINK, Member, members
 
@@ -418,3 +423,53 @@ async def test_a_swim_message_that_is_none_is_refused(autojump_clock, payload: b
         with pytest.raises(Refused):
             await session.request(SWIM_NAME, payload, deadline_s=1)
         assert a.neighbour(b) is session
+
+
+# --- circuits ---------------------------------------------------------------------------------
+
+
+async def reach_through(relay: Member, one: Member, other: Member, nursery: trio.Nursery) -> None:
+    """Let one reach another through a relay only; a second listener is what that leads to."""
+    way = f"relay:{relay.peer.short}@mem:r"
+    second = f"{other.name}-relayed"
+
+    async def dial(_address: str) -> Channel:
+        return RelayedChannel(await one.transport.dial(f"mem:{second}"), way, relay.peer)
+
+    async def take(channel: Channel) -> None:
+        await other.network.listener.accept(RelayedChannel(channel, way, relay.peer))
+
+    await nursery.start(other.links.transport(second).serve, f"mem:{second}", take)
+    one.network.ways.dial_relayed = dial
+    address = str(RelayAddress(relay.peer, "mem:r", other.peer))
+    one.members.found(other.peer, (address,), is_own_word=True)
+
+
+async def test_a_circuit_without_exchanges_is_given_back_and_no_probe_takes_another(
+    autojump_clock,
+) -> None:
+    async with members(*"abrxy") as (a, b, r, x, y), trio.open_nursery() as nursery:
+        await reach_through(r, a, b, nursery)
+        await reach_through(r, b, a, nursery)
+        await trio.sleep(1)
+        assert path_of(a.members.sessions[b.peer].channel_description) == "relay"
+        assert path_of(b.members.sessions[a.peer].channel_description) == "relay"
+        for node in (a, b):  # and none of them is lonely
+            for other in (r, x, y):
+                node.knows(other)
+        await trio.sleep(limits.RELAY_SPARE_S + 2 * limits.RELAYED_LOOK_S)
+        assert not are_neighbours(a, b)
+        n_opened = len(a.up)
+        await trio.sleep(300)
+        assert a.members.detector.state_of(b.peer) is MemberState.ALIVE
+        assert b.members.detector.state_of(a.peer) is MemberState.ALIVE
+        assert len(a.up) == n_opened, "the relay was asked for them"
+        a.members.want((b.peer,))
+        await trio.sleep(2)
+        assert are_neighbours(a, b), "an exchange seeks it"
+        for _ in range(12):
+            await trio.sleep(10)
+            stream = await a.members.sessions[b.peer].open_stream("sink", priority=Priority.BULK)
+            stream.reset_nowait(ResetCode.CANCELLED, "enough")
+        assert are_neighbours(a, b), "it is used"
+        nursery.cancel_scope.cancel()

@@ -162,6 +162,60 @@ async def test_a_session_moves_once_on_both_sides_whichever_has_the_greater_id(
         assert p.a.ended == p.b.ended == []
 
 
+def has_no_circuits(p: Pair) -> None:
+    """The relay carries signals, and no session."""
+
+    async def dial(address: str) -> Channel:
+        raise DialFailed("the relay says full", address=address, cause="busy")
+
+    for each in (p.a, p.b):
+        each.network.ways.dial_relayed = dial
+        each.network.ways.meet = p.upgraders[each.peer].meet
+
+
+@pytest.mark.parametrize("kind", ["punched-tcp", "rtc"])
+@pytest.mark.parametrize("names", ["ab", "ba"])
+async def test_a_relay_that_is_full_still_carries_the_signals_for_another_way(
+    autojump_clock: MockClock, names: str, kind: str
+) -> None:
+    async with pair(names) as p:
+        has_no_circuits(p)
+        p.first.works = kind == "punched-tcp"
+        session = await p.meet()
+        assert session is p.a.session(p.b)
+        await trio.sleep(1)
+        assert p.paths() == {"other"}
+        assert await p.a.is_heard_by(p.b)
+        assert await p.b.is_heard_by(p.a)
+        assert p.a.network.ways.tried[kind, "ok"] == 1
+        assert len(p.first.began_at) == 1
+        await trio.sleep(600)
+        assert p.a.session(p.b) is session
+        assert p.a.ended == p.b.ended == []
+
+
+async def test_why_there_is_neither_a_circuit_nor_a_way_is_told(autojump_clock: MockClock) -> None:
+    async with pair() as p:
+        has_no_circuits(p)
+        p.first.works = p.second.works = False
+        with pytest.raises(DialFailed, match="says full; without a circuit: no answer"):
+            await p.meet()
+
+
+async def test_a_session_whose_circuit_is_given_to_others_is_over_soon(
+    autojump_clock: MockClock,
+) -> None:
+    """Else both would wait a minute for a circuit that is not theirs, and exchange with none."""
+    async with pair() as p:
+        p.first.works = p.second.works = False
+        session = await p.meet()
+        has_no_circuits(p)
+        assert p.a.links.cut("a", f"b{SECOND_LISTENER}") == 1
+        await trio.sleep(5)
+        assert session.is_closed
+        assert "its circuit is another's" in str(session.close_cause)
+
+
 async def test_a_direct_way_comes_before_all_others(autojump_clock: MockClock) -> None:
     async with pair() as p:
         p.may_be_at(p.a, p.b, is_direct=True)
@@ -348,7 +402,8 @@ async def test_a_channel_for_a_session_that_has_moved_already_is_closed(
         assert await far.receive_into(memoryview(bytearray(1))) == 0
         near, _ = p.a.links.link("a", "b")
         await p.upgraders[p.a.peer].take(PeerId(b"e" * 32), near)
-        assert near._is_closed, "nor is there a session with everybody"
+        await trio.sleep(2 * limits.HANDSHAKE_S)
+        assert near._is_closed, "nothing comes on it of a peer without a session"
         assert session.resumed == 1
 
 
