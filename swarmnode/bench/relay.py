@@ -30,6 +30,7 @@ from swarmnode.ipc.spawn import worker_command
 from swarmnode.net.channel import Channel, receive_exactly
 from swarmnode.net.peering import run_session
 from swarmnode.net.relays.address import RelayAddress
+from swarmnode.net.relays.legs import receive_wrapped
 from swarmnode.net.relays.relay import Relays
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpTransport
@@ -38,6 +39,7 @@ from swarmnode.processes.stopping import run_async
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.session.records import Role
+from swarmnode.wire.connect.disguise import HELLO_START
 from swarmnode.wire.connect.relay import LEG_MAGIC
 
 _NETWORK_ID = bytes(32)
@@ -179,7 +181,9 @@ class _Node:
     async def _sort(self, channel: Channel) -> None:
         first = bytearray(_FIRST_BYTES)
         await receive_exactly(channel, memoryview(first))
-        if LEG_MAGIC.startswith(first):
+        if first.startswith(HELLO_START):
+            await self.relay.serve_leg(channel, await receive_wrapped(channel, bytes(first)))
+        elif LEG_MAGIC.startswith(first):
             await self.relay.serve_leg(channel, bytes(first))
         else:
             await self._accept(channel, bytes(first))

@@ -167,6 +167,8 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "relay/connect": relay.Connect(_KEY),
     "relay/granted": relay.Granted(_XID, 1_250_000),
     "relay/incoming": relay.Incoming(_XID, _KEY),
+    "relay/granted-as-tls": relay.Granted(_XID, 1_250_000, as_tls=True),
+    "relay/incoming-as-tls": relay.Incoming(_XID, _KEY, as_tls=True),
     "relay/place-lost": relay.PlaceLost("64 reservations from your address"),
     "relay/refusal": relay.Refusal("quota", "your share of bytes is used up", 3600),
     "relay/release": relay.Release(),

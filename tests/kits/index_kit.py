@@ -102,8 +102,8 @@ class Index:
         page = self.folder / "simple" / name
         page.mkdir(parents=True, exist_ok=True)
         (page / f"{name.replace('-', '_')}-{version}-py3-none-any.whl").write_bytes(data)
-        # With their hashes, as real ones have it: pip then finds the right one of a name and version
-        # among those of all indexes that it is set to.
+        # With their hashes, as real ones have it: pip then finds the right one of a version among
+        # those of all indexes that it is set to.
         links = "".join(
             f'<a href="{each.name}#sha256={hashlib.sha256(each.read_bytes()).hexdigest()}">'
             f"{each.name}</a>\n"

@@ -14,6 +14,7 @@ from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, ChannelHandler, Transport, receive_exactly
 from swarmnode.net.relays.address import RelayAddress, is_relayed
+from swarmnode.net.relays.legs import receive_wrapped
 from swarmnode.net.relays.relay import Relays
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
@@ -21,6 +22,7 @@ from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.session.records import Role
 from swarmnode.testing.memory_network import MemoryNetwork
+from swarmnode.wire.connect.disguise import HELLO_START
 from swarmnode.wire.connect.relay import LEG_MAGIC
 from tests.kits.session_kit import start
 
@@ -128,7 +130,9 @@ class Node:
     async def _sort(self, channel: Channel) -> None:
         first = bytearray(FIRST_BYTES)
         await receive_exactly(channel, memoryview(first))
-        if LEG_MAGIC.startswith(first):
+        if first.startswith(HELLO_START):
+            await self.relay.serve_leg(channel, await receive_wrapped(channel, bytes(first)))
+        elif LEG_MAGIC.startswith(first):
             await self.relay.serve_leg(channel, bytes(first))
         else:
             await self.accept(channel, bytes(first))

@@ -18,6 +18,7 @@ A channel that a peer has opened is sorted by how it begins::
     relay/1     a leg of a relayed connection            -> ``uses``, where this node relays
     swarmrs1    another way for a session that there is  -> ``greet``
     TLS         a new session                            -> ``greet``
+    TLS 3.3     one of the first two, in the shape of TLS (``wire/connect/disguise.py``)
     (nothing)   the other end of a hole punch            -> ``claim``, before anything is read
 """
 
@@ -38,6 +39,7 @@ from swarmnode.errors import (
     ChannelBroken,
     DeadlineExceeded,
     DialFailed,
+    MalformedMessage,
     Overloaded,
     ProtocolError,
     SwarmNodeError,
@@ -51,6 +53,7 @@ from swarmnode.net.channel import (
     receive_exactly,
 )
 from swarmnode.net.relays.address import is_relayed
+from swarmnode.net.relays.legs import receive_wrapped
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpChannel
 from swarmnode.net.tls import TLS_HEADER_BYTES
@@ -58,6 +61,7 @@ from swarmnode.net.where import answer_where
 from swarmnode.protocol.connectivity import Failures
 from swarmnode.protocol.hosts import DialBudget, Places, block_of
 from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire.connect.disguise import HELLO_START
 from swarmnode.wire.connect.reach import WHERE_MAGIC
 
 _log = get_logger("swarmnode.daemon.transport")
@@ -457,9 +461,13 @@ class Listener:
 
     async def _sort(self, channel: Channel, first_bytes: bytes) -> WaitLeft:
         """Return what is left to do with a channel that begins so. Raises SwarmNodeError."""
+        if first_bytes.startswith(HELLO_START):
+            first_bytes = await receive_wrapped(channel, first_bytes)
         for magic, use in self.uses.items():
-            if magic.startswith(first_bytes):
+            if magic.startswith(first_bytes[:TLS_HEADER_BYTES]):
                 return partial(use, channel, first_bytes)
+        if len(first_bytes) > TLS_HEADER_BYTES:
+            raise MalformedMessage(f"{channel.description}: a greeting that is for nothing here")
         return await self._greet(channel, first_bytes)
 
     async def _tell_where(self, channel: Channel, first_bytes: bytes) -> None:

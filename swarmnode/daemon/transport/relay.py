@@ -33,6 +33,7 @@ from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.relay.core import RelayCore
 from swarmnode.protocol.uplink import Purpose, on_the_wire, receipts
 from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire.connect.disguise import wrap_answer
 from swarmnode.wire.connect.relay import (
     LEG_BYTES,
     Accepted,
@@ -65,7 +66,12 @@ class _Leg:
     """A connection that has shown a token; its task waits until ``done``."""
 
     channel: Channel
+    is_as_tls: bool  # it began so, and is answered so
     done: trio.Event = field(default_factory=trio.Event)
+
+    def say(self, word: LegAnswer) -> memoryview:
+        """Return an answer in the shape of the question."""
+        return memoryview(wrap_answer(word) if self.is_as_tls else bytes([word]))
 
 
 class RelayService:
@@ -151,7 +157,7 @@ class RelayService:
     async def serve_leg(self, channel: Channel, first_bytes: bytes) -> None:
         """Take a connection that began with ``first_bytes``, as LEG_MAGIC does, until it is over.
 
-        The caller closes it.
+        All LEG_BYTES are there already if it began in the shape of TLS. The caller closes it.
 
         Raises:
             MalformedMessage, DeadlineExceeded, TransportError: it shows no token.
@@ -163,15 +169,18 @@ class RelayService:
             token = await _receive_token(channel, first_bytes)
         finally:
             self._n_unsorted -= 1
-        await self._attach(channel, token, None)
+        await self._attach(channel, token, None, is_as_tls=len(first_bytes) == LEG_BYTES)
 
     async def serve_stream(self, session: Session, stream: Stream) -> None:
         """Take a stream as a leg, until it is over. Raises as :meth:`serve_leg`."""
         channel = StreamChannel(stream, f"a stream of {session.peer.short}")
-        await self._attach(channel, await _receive_token(channel, b""), session.peer)
+        token = await _receive_token(channel, b"")
+        await self._attach(channel, token, session.peer, is_as_tls=False)
 
-    async def _attach(self, channel: Channel, token: bytes, peer: PeerId | None) -> None:
-        number, leg = next(self._numbers), _Leg(channel)
+    async def _attach(
+        self, channel: Channel, token: bytes, peer: PeerId | None, *, is_as_tls: bool
+    ) -> None:
+        number, leg = next(self._numbers), _Leg(channel, is_as_tls)
         self._legs[number] = leg
         try:
             self._driver.feed(events.Attached(number, token, peer))
@@ -208,7 +217,7 @@ class RelayService:
 
     def _offer(self, offer: events.Offer) -> None:
         on_answer = functools.partial(self._on_offer_answer, offer.circuit)
-        payload = encode_record(Incoming(offer.token, offer.source))
+        payload = encode_record(Incoming(offer.token, offer.source, as_tls=True))
         is_asked = offer.target in self._sessions and self._sessions[offer.target].ask(
             INCOMING_SERVICE, payload, deadline_s=limits.RELAY_SETUP_S, on_answer=on_answer
         )
@@ -239,7 +248,7 @@ class RelayService:
         if number in self._legs:
             leg = self._legs[number]
             try:
-                leg.channel.send_nowait(memoryview(bytes([word])))
+                leg.channel.send_nowait(leg.say(word))
             except TransportError as error:
                 _log.debug("a leg is gone already", why=str(error))
             leg.done.set()
@@ -254,7 +263,7 @@ class RelayService:
     async def _run_circuit(self, circuit: int, one: _Leg, other: _Leg) -> None:
         try:
             with self._scopes[circuit]:
-                await self._copy_both(circuit, one.channel, other.channel)
+                await self._copy_both(circuit, one, other)
         finally:
             del self._scopes[circuit]
             one.done.set()
@@ -263,22 +272,22 @@ class RelayService:
                 self._passed.pop((circuit, side), None)
             self._driver.feed(events.CircuitEnded(circuit))
 
-    async def _copy_both(self, circuit: int, one: Channel, other: Channel) -> None:
+    async def _copy_both(self, circuit: int, one: _Leg, other: _Leg) -> None:
         async with trio.open_nursery() as nursery:
 
-            async def copy(side: int, source: Channel, sink: Channel) -> None:
+            async def copy(side: int, source: Channel, leg: _Leg) -> None:
                 try:
-                    await self._copy(circuit, side, source, sink)
+                    await leg.channel.send_all(leg.say(LegAnswer.GO))
+                    await self._copy(circuit, side, source, leg.channel)
                 except TransportError as error:
                     _log.debug("circuit broken", circuit=circuit, why=str(error))
                 # The last words of the other direction are on their way.
                 nursery.cancel_scope.deadline = trio.current_time() + limits.GOODBYE_LINGER_S
 
-            nursery.start_soon(copy, 0, one, other)
-            nursery.start_soon(copy, 1, other, one)
+            nursery.start_soon(copy, 0, one.channel, other)
+            nursery.start_soon(copy, 1, other.channel, one)
 
     async def _copy(self, circuit: int, side: int, source: Channel, sink: Channel) -> None:
-        await sink.send_all(memoryview(bytes([LegAnswer.GO])))
         # Memory comes page by page: most circuits carry a few pings for most of the time.
         buffer = memoryview(mmap.mmap(-1, limits.RELAY_PIECE_BYTES))
         up, down = self._traffic.up, self._traffic.down

@@ -1,4 +1,4 @@
-"""From a relay to a better way: what every session that runs through a relay goes on trying.
+"""From a relay to a better way: what every session on a poor way goes on trying.
 
 ::
 
@@ -9,7 +9,8 @@
 Where a relay has no circuit for us, two and three are tried without any: what they need of the
 relay is that it carries a few signals (:meth:`Upgrader.meet`).
 
-The session moves to the first channel that comes about; exchanges that run on it go on. If that
+The session moves to the first channel that comes about; exchanges that run on it go on. One that
+runs on WebRTC goes on trying what stands above it, by signals through a relay of the peer. If a
 channel breaks, the session finds a way through a relay again, and this begins anew. Most nodes
 reach every peer directly: this is imported when the first session runs through a relay (``nat``).
 
@@ -94,7 +95,7 @@ class Upgrader:
         """Part of ``SessionWatcher``; also of sessions that go on over another channel."""
         if session.peer in self._trying:
             self._trying[session.peer].set()
-        elif self._tasks.are_open and _is_relayed(session):
+        elif self._tasks.are_open and _is_poor(session):
             self._trying[session.peer] = trio.Event()
             self._tasks.start_soon(self._go_on_trying, session)
 
@@ -156,7 +157,7 @@ class Upgrader:
         sessions = self._network.sessions
         if peer not in sessions:
             self._tasks.start_soon(self._begin, peer, channel)
-        elif not _is_relayed(sessions[peer]):
+        elif not _is_better(path_of(channel.description), sessions[peer]):
             give_up(channel)
             await aclose_forcefully(channel)
         elif self._own_id > peer:
@@ -188,10 +189,13 @@ class Upgrader:
     async def _go_on_trying(self, session: Session) -> None:
         peer, pause_s = session.peer, limits.UPGRADE_PAUSE_S_MIN
         try:
-            while _is_relayed(session):
+            while _is_poor(session):
                 changed = self._trying[peer] = trio.Event()
+                path = path_of(session.channel_description)
                 async with self._limit:
                     self._whys[peer] = await self._try_all(session)
+                if path_of(session.channel_description) != path:  # better: no cause to hurry
+                    changed = self._trying[peer] = trio.Event()
                 with trio.move_on_after(pause_s * self._env.rng.uniform(0.75, 1.25)):
                     await changed.wait()
                     pause_s = limits.UPGRADE_PAUSE_S_MIN / 2  # another relay is another chance
@@ -210,11 +214,12 @@ class Upgrader:
             if session.outbound:
                 await trio.sleep(limits.RELAY_HEAD_START_S)
                 for path, way in self._ways():
-                    if _is_relayed(session):
+                    if _is_better(path, session):
                         await self._try(session, path, partial(self._invite, way=way), whys)
-            if not _is_relayed(session):
+            if not _is_poor(session):
                 nursery.cancel_scope.cancel()
-        return tuple(whys) if _is_relayed(session) else ()
+        is_relayed = path_of(session.channel_description) == "relay"
+        return tuple(whys) if is_relayed and not session.is_closed else ()
 
     async def _try(
         self,
@@ -232,7 +237,7 @@ class Upgrader:
             whys.append(f"{path}: {str(error).removeprefix(f'{path}: ')}")
             _log.debug("no better way", peer=session.peer.short, path=path, why=str(error))
         if path != "direct":  # dials are counted where they are made
-            self._network.ways.tried[path, "failed" if _is_relayed(session) else "ok"] += 1
+            self._network.ways.tried[path, "failed" if _is_better(path, session) else "ok"] += 1
 
     async def _dial_direct(self, session: Session) -> None:
         """Dial the peer's own addresses, all at once; raises what the last one said."""
@@ -251,13 +256,26 @@ class Upgrader:
 
             for address in direct:
                 nursery.start_soon(dial, address)
-        if errors and _is_relayed(session):
+        if errors and _is_poor(session):
             raise errors[-1]
 
     async def _invite(self, session: Session, *, way: Inviting) -> None:
-        channel = session.channel
+        channel, peer = session.channel, session.peer
         if isinstance(channel, RelayedChannel):
-            await self.take(session.peer, await way.invite(session.peer, channel.relay))
+            await self.take(peer, await way.invite(peer, channel.relay))
+        elif channel is not None:
+            await self.take(peer, await way.invite(peer, await self._relay_of(peer)))
+
+    async def _relay_of(self, peer: PeerId) -> PeerId:
+        """Return a relay that has a session with the peer, and one with us. Raises DialFailed …"""
+        addresses = filter(is_relayed, self._network.addresses_of(peer))
+        relays = [RelayAddress.parse(address) for address in addresses]
+        if not relays:
+            raise DialFailed(f"no relay of {peer.short} is known")
+        known = [each for each in relays if self._network.connected(each.relay) is not None]
+        chosen = (known or relays)[0]
+        await self._network.connect(chosen.relay, (chosen.address,))
+        return chosen.relay
 
 
 async def better_sessions(
@@ -272,7 +290,7 @@ async def better_sessions(
     traffic: Traffic,
     env: Env,
 ) -> NoReturn:
-    """Better every session that runs through a relay, by all kinds of way, until cancelled.
+    """Better every session on a poor way, by all kinds of way, until cancelled.
 
     Args:
         port: that we listen on, and punch from.
@@ -287,7 +305,7 @@ async def better_sessions(
     def may_invite(peer: PeerId) -> bool:
         """One that we reach through a relay, or would, as the swarm says."""
         if peer in network.sessions:
-            return _is_relayed(network.sessions[peer])
+            return _is_poor(network.sessions[peer])
         return bool(relays_of(network.addresses_of(peer)))
 
     async def take(peer: PeerId, channel: Channel) -> None:
@@ -319,6 +337,16 @@ async def better_sessions(
         await trio.sleep_forever()
 
 
-def _is_relayed(session: Session) -> bool:
-    """Whether it runs through a relay just now, or was lost and did so last."""
-    return not session.is_closed and path_of(session.channel_description) == "relay"
+# How far from the best; a direct or a punched way cannot be bettered.
+_RANKS = {"relay": 2, "rtc": 1}
+
+
+def _is_poor(session: Session) -> bool:
+    """Whether it takes a way just now that can be bettered, or was lost and did so last."""
+    return _is_better("direct", session)
+
+
+def _is_better(path: str, session: Session) -> bool:
+    """Whether it would gain by such a way."""
+    rank = _RANKS.get(path_of(session.channel_description), 0)
+    return not session.is_closed and _RANKS.get(path, 0) < rank

@@ -50,12 +50,14 @@ from swarmnode.net.relays.address import RelayAddress
 from swarmnode.net.relays.legs import RelayedChannel, StreamChannel
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
+from swarmnode.wire.connect.disguise import ANSWER_BYTES, unwrap_answer, wrap
 from swarmnode.wire.connect.relay import (
     Accepted,
     Answer,
     Arrival,
     Connect,
     Granted,
+    Incoming,
     LegAnswer,
     PlaceLost,
     Question,
@@ -151,7 +153,7 @@ class Relays:
                 raise DialFailed(f"{way.way}: {_words_of(answer)}", address=address, cause=cause)
             if not isinstance(answer, Granted):
                 raise MalformedMessage(f"expected a token, got {type(answer).__name__}")
-            return await self._begin_leg(session, way.address, answer.token, way.way)
+            return await self._begin_leg(session, way.address, answer, way.way)
         except DialFailed:
             raise
         except SwarmNodeError as error:
@@ -238,13 +240,13 @@ class Relays:
         if self._n_incoming >= limits.RELAY_INCOMING_MAX:
             raise Overloaded("too many connections through relays at once")
         self._n_incoming += 1
-        self._nursery.start_soon(self._take_up, peer, held, incoming.token)
+        self._nursery.start_soon(self._take_up, peer, held, incoming)
         return encode_record(Accepted())
 
-    async def _take_up(self, relay: PeerId, held: _Held, token: bytes) -> None:
+    async def _take_up(self, relay: PeerId, held: _Held, incoming: Incoming) -> None:
         way = f"relay:{relay.short}@{held.address}"
         try:
-            channel = await self._begin_leg(held.session, held.address, token, way)
+            channel = await self._begin_leg(held.session, held.address, incoming, way)
         except SwarmNodeError as error:
             _log.info("%s: a connection to us came to nothing: %s", way, error)
             return
@@ -256,15 +258,18 @@ class Relays:
     # --- legs -----------------------------------------------------------------------------
 
     async def _begin_leg(
-        self, session: Session, address: str, token: bytes, way: str
+        self, session: Session, address: str, ticket: Granted | Incoming, way: str
     ) -> RelayedChannel:
         """Return the leg of a circuit when both sides are there. Raises TransportError …"""
         with trio.move_on_after(limits.RELAY_SETUP_S):
             async with AsyncExitStack() as undo:
                 leg = await self._open_leg(session, address, way)
                 undo.push_async_callback(aclose_forcefully, leg)  # cancelled too
-                await leg.send_all(memoryview(encode_leg(token)))
-                await _receive_go(leg)
+                # On a stream no box between sees how it begins.
+                is_as_tls = ticket.as_tls and not isinstance(leg, StreamChannel)
+                greeting = encode_leg(ticket.token)
+                await leg.send_all(memoryview(wrap(greeting) if is_as_tls else greeting))
+                await _receive_go(leg, ANSWER_BYTES if is_as_tls else 1)
                 undo.pop_all()
                 return RelayedChannel(leg, way, session.peer)
         raise DeadlineExceeded(f"{way}: waiting for the other side", limits.RELAY_SETUP_S)
@@ -287,12 +292,13 @@ def _dialled(session: Session) -> str:
     return address if session.outbound and word == DIRECT_WORD else ""
 
 
-async def _receive_go(leg: Channel) -> None:
-    byte = bytearray(1)
-    await receive_exactly(leg, memoryview(byte))
-    if byte[0] != LegAnswer.GO:
-        known = byte[0] in _LEG_ANSWERS
-        why = _LEG_ANSWERS[LegAnswer(byte[0])] if known else f"the relay answers {byte[0]}"
+async def _receive_go(leg: Channel, n_bytes: int) -> None:
+    answer = bytearray(n_bytes)
+    await receive_exactly(leg, memoryview(answer))
+    word = answer[0] if n_bytes == 1 else unwrap_answer(bytes(answer))
+    if word != LegAnswer.GO:
+        known = word in _LEG_ANSWERS
+        why = _LEG_ANSWERS[LegAnswer(word)] if known else f"the relay answers {word}"
         raise ChannelBroken(f"{leg.description}: {why}")
 
 

@@ -404,7 +404,7 @@ class RelayCore:
         circuit.state = "waiting"
         rates = (self._quota.bytes_per_s, self._quota.peer_bytes_per_s)
         slowest = min((rate for rate in rates if rate is not None), default=0)
-        granted = Granted(self._token(circuit.number, 0), int(slowest))
+        granted = Granted(self._token(circuit.number, 0), int(slowest), as_tls=True)
         self._effects.append(events.Answered(circuit.command, granted))
 
     def _on_attached(self, event: events.Attached, now: float) -> None:

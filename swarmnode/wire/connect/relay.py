@@ -65,18 +65,26 @@ class Connect(RelayMessage, frozen=True, tag="connect"):
     target: PeerIdBytes
 
 
-class Granted(RelayMessage, frozen=True, tag="granted"):
-    """The target wants it too: begin with this token. ``bytes_per_s`` 0: as fast as it goes."""
+class Granted(RelayMessage, frozen=True, tag="granted", omit_defaults=True):
+    """The target wants it too: begin with this token. ``bytes_per_s`` 0: as fast as it goes.
+
+    ``as_tls``: a connection may begin in the shape of TLS.
+    """
 
     token: Token
     bytes_per_s: Count = 0
+    as_tls: bool = False
 
 
-class Incoming(RelayMessage, frozen=True, tag="incoming"):
-    """``source`` asks for you: begin with this token. Who it really is, its session shows."""
+class Incoming(RelayMessage, frozen=True, tag="incoming", omit_defaults=True):
+    """``source`` asks for you: begin with this token. Who it really is, its session shows.
+
+    ``as_tls``: see ``Granted``.
+    """
 
     token: Token
     source: PeerIdBytes
+    as_tls: bool = False
 
 
 class Accepted(RelayMessage, frozen=True, tag="accepted"):

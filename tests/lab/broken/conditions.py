@@ -349,9 +349,10 @@ def _other_program(world: World) -> None:
 
 
 def _only_tls(world: World) -> None:
-    """A box resets what does not begin as TLS does; the legs of relayed connections do not."""
-    legs = 'iifname "lan" tcp dport { 80, 443 } @ih,0,40 0x72656c6179 reject with tcp reset'
-    box = f"chain f {{ type filter hook forward priority filter - 6; {legs}\n}}"
+    """A box resets what of ours does not begin as TLS does: a relayed connection may do so."""
+    begins = "{ 0x72656c6179, 0x7768657265, 0x737761726d }"  # relay, where, swarm
+    other = f'iifname "lan" tcp dport {{ 80, 443 }} @ih,0,40 {begins} reject with tcp reset'
+    box = f"chain f {{ type filter hook forward priority filter - 6; {other}\n}}"
     _nft(world, "r0", f"table ip dpi {{ {box}\n}}")
     _two_behind_nats(world)
 
@@ -404,7 +405,13 @@ CONDITIONS: dict[str, Condition] = {
     "no-network": Condition(_no_network, "has no network", expected="direct", after=_plug_in),
     "other-program": Condition(_other_program, "Another program answers"),
     "own-firewall": Condition(_own_firewall, "This machine itself forbids"),
-    "only-tls": Condition(_only_tls, "looks like a web page", ("tcp-443", "symmetric")),
+    "only-tls": Condition(
+        _only_tls,
+        "only through relays",
+        ("tcp-443", "symmetric"),
+        expected="relay",
+        is_fail=False,
+    ),
     "symmetric-relayed": Condition(
         _two_behind_nats,
         "only through relays",

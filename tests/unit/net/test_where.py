@@ -7,12 +7,19 @@ and has sent three packets by then; the answer is one.
 
 from __future__ import annotations
 
+import datetime
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.x509.oid import NameOID
+from hypothesis import given
+from hypothesis import strategies as st
+from OpenSSL import SSL
 from trio.testing import MockClock
 
 from swarmnode import limits
@@ -23,6 +30,15 @@ from swarmnode.net.tls import TLS_HEADER_BYTES
 from swarmnode.net.where import answer_where, ask_where
 from swarmnode.protocol.session.opening import MAGIC
 from swarmnode.testing.memory_network import MemoryChannel, MemoryNetwork
+from swarmnode.wire.connect.disguise import (
+    HELLO_START,
+    PAYLOAD_BYTES_MAX,
+    rest_bytes,
+    unwrap,
+    unwrap_answer,
+    wrap,
+    wrap_answer,
+)
 from swarmnode.wire.connect.reach import WHERE_ANSWER_BYTES_MAX, WHERE_MAGIC
 from swarmnode.wire.connect.relay import LEG_MAGIC
 from tests.kits.party_kit import Party
@@ -139,6 +155,61 @@ def test_no_two_kinds_of_connections_begin_alike() -> None:
     beginnings = {magic[:TLS_HEADER_BYTES] for magic in (WHERE_MAGIC, LEG_MAGIC, MAGIC)}
     assert len(beginnings) == 3
     assert all(begin[0] != 0x16 for begin in beginnings), "the first byte of a TLS handshake"
+
+
+# --- in the shape of TLS --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_bytes", [1, 24, PAYLOAD_BYTES_MAX])
+def test_a_greeting_in_the_shape_of_tls_is_one_that_tls_takes(n_bytes: int) -> None:
+    """OpenSSL finds nothing wrong with it, and says hello; what was wrapped comes out again."""
+    payload = random.Random(n_bytes).randbytes(n_bytes)
+    hello = wrap(payload)
+    assert unwrap(hello) == payload
+    assert rest_bytes(hello[:TLS_HEADER_BYTES]) == len(hello) - TLS_HEADER_BYTES
+    server = SSL.Connection(server_context(), None)
+    server.set_accept_state()
+    server.bio_write(hello)
+    with pytest.raises(SSL.WantReadError):
+        server.do_handshake()
+    answer = server.bio_read(1 << 16)
+    assert (answer[0], answer[TLS_HEADER_BYTES]) == (0x16, 2), "a handshake record, a ServerHello"
+    assert wrap_answer(3)[:3] == answer[:3]
+    assert unwrap_answer(wrap_answer(3)) == 3
+
+
+def test_a_session_does_not_begin_as_the_shape_does() -> None:
+    client = SSL.Connection(SSL.Context(SSL.TLS_METHOD), None)
+    client.set_connect_state()
+    with pytest.raises(SSL.WantReadError):
+        client.do_handshake()
+    hello = client.bio_read(1 << 16)
+    assert hello[0] == HELLO_START[0]
+    assert not hello.startswith(HELLO_START)
+    with pytest.raises(MalformedMessage):
+        unwrap(HELLO_START + hello[len(HELLO_START) :])
+
+
+@given(st.binary(max_size=400))
+def test_hostile_what_is_in_no_shape_of_ours_is_refused(data: bytes) -> None:
+    hello = wrap(b"token")
+    for changed in (data, hello + data, hello[: len(data) % len(hello)] + data):
+        if changed != hello:
+            with pytest.raises(MalformedMessage):
+                unwrap(changed)
+    with pytest.raises(MalformedMessage):
+        unwrap_answer(data or b"-")
+
+
+def server_context() -> SSL.Context:
+    key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "relay")])
+    day = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, day, day)
+    context = SSL.Context(SSL.TLS_METHOD)
+    context.use_certificate(builder.sign(key, None))
+    context.use_privatekey(key)
+    return context
 
 
 async def test_reflection_one_short_line_to_an_asker_that_has_shown_that_it_is_there(
