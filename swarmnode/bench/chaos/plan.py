@@ -86,14 +86,14 @@ class Fault:
     saves: bool
 
 
-def node_faults(seed: int, node: int, seconds: float, kinds: Collection[Kind]) -> Iterator[Fault]:
+def node_faults(seed: str, node: int, seconds: float, kinds: Collection[Kind]) -> Iterator[Fault]:
     """Yield the faults of one node, for ever, or none where no kind can be had."""
     rng = random.Random(f"chaos/{seed}/{node}")
     yield from _faults(rng, {k: w for k, w in WEIGHTS.items() if k in kinds}, (node,), seconds)
 
 
 def network_faults(
-    seed: int, n_nodes: int, seconds: float, kinds: Collection[Kind]
+    seed: str, n_nodes: int, seconds: float, kinds: Collection[Kind]
 ) -> Iterator[Fault]:
     """Yield the faults of the network, for ever, or none where no kind can be had."""
     rng = random.Random(f"chaos/{seed}/network")

@@ -136,6 +136,7 @@ class _Chaos:
     ) -> None:
         self._settings, self._strategy, self._seconds = settings, strategy, seconds
         self._world, self._say = place, say
+        self._seed = f"{settings.seed}/{strategy}"  # each meets faults of its own
         site = folder / "site"
         site.mkdir()
         (site / "sitecustomize.py").write_text(SITE)
@@ -273,7 +274,7 @@ class _Chaos:
         kinds = self.kinds - (ENDING if node.number == 0 else frozenset())
         if node.number != _SMALL:
             kinds -= {"full-disk"}
-        for fault in node_faults(self._settings.seed, node.number, self._seconds, kinds):
+        for fault in node_faults(self._seed, node.number, self._seconds, kinds):
             if not await self._is_due(fault):
                 return
             await self._hit_node(node, fault)
@@ -333,7 +334,7 @@ class _Chaos:
 
     async def _hit_network(self) -> None:
         kinds, n_nodes = self.kinds & NETWORK.keys(), len(self.nodes)
-        for fault in network_faults(self._settings.seed, n_nodes, self._seconds, kinds):
+        for fault in network_faults(self._seed, n_nodes, self._seconds, kinds):
             if not await self._is_due(fault):
                 return
             entry = self._begin(fault)

@@ -77,3 +77,18 @@ def test_nothing_stays_of_one_that_is_ended_midway(tmp_path: Path, number: int) 
     assert process.returncode not in (None, 0)
     wait_until(lambda: not left_behind(tmp_path), "the end of its nodes and mounts")
     assert namespaces() == before
+
+
+def test_a_process_that_a_node_leaves_behind_is_found(tmp_path: Path) -> None:
+    """The version that creates the swarm leaves one that is none of its children any more."""
+    leaves = tmp_path / "python"
+    leaves.write_text(f'#!/bin/sh\n(sleep 600 >/dev/null 2>&1 &)\nexec {sys.executable} "$@"\n')
+    leaves.chmod(0o700)
+    process = start(tmp_path, "--minutes", "0.5", "--nodes", "2", "--other", str(leaves))
+    out, err = process.communicate(timeout=RUN_S)
+    print(err)
+    found = json.loads(out)
+    assert process.returncode == 1
+    assert found["orphans"] >= 1
+    assert [each for each in found["violations"] if each.startswith("orphan: ")]
+    assert "sleep 600" in " ".join(found["violations"])
