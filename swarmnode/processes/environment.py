@@ -117,7 +117,7 @@ class SwarmEnvironment:
         is_whole = False
         try:
             python = pip.make_venv(self.folder)
-            pip.install(python, self._environment.packages, address)
+            pip.install_exactly(python, self._environment.packages, address)
             write_atomic(self.folder / ENVIRONMENT_MARK, self._made.encode())
             is_whole = True
         finally:

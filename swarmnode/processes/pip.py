@@ -59,11 +59,6 @@ def index_address(index: str) -> str:
     return index_address(said.strip().splitlines()[-1].strip("'"))
 
 
-def is_address(index: str) -> bool:
-    """Whether an index of a manifest is an address, and no name."""
-    return _ADDRESS.fullmatch(index) is not None
-
-
 def requirements(packages: Iterable[PinnedPackage]) -> str:
     """Return them as ``pip install --require-hashes`` reads them.
 
@@ -103,7 +98,7 @@ def make_venv(folder: Path) -> Path:
     return python
 
 
-def install(python: Path, packages: Sequence[PinnedPackage], address: str) -> None:
+def install_exactly(python: Path, packages: Sequence[PinnedPackage], address: str) -> None:
     """Install exactly these files into the environment of ``python``.
 
     Raises:

@@ -74,7 +74,7 @@ def examine(home: Path | None, *, with_torch: bool, link: str | None = None) -> 
 
 def check_swarm(link: str, config: NodeConfig) -> Iterator[Finding]:
     """Say what a swarm takes of this machine, and what keeps it from joining."""
-    from swarmnode.cli.trust.command import look_at, traffic_words
+    from swarmnode.cli.trust.report import look_at, traffic_words
 
     try:
         found, report = look_at(link, None, config, lambda _: None, may_ask=False)
@@ -90,7 +90,7 @@ def check_swarm(link: str, config: NodeConfig) -> Iterator[Finding]:
     ):
         advice = "" if fits else "End something else, free some, or take another machine."
         yield Finding(check, "OK" if fits else "FAIL", said, advice)
-    for line in traffic_words(report):
+    for line in traffic_words(report.traffic):
         yield Finding("swarm traffic", "OK", line)
     yield Finding("swarm share", "OK", report.share.sentence())
     for line in report.environment:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +16,10 @@ import msgspec
 from swarmnode.cli.main import plain, print_json
 from swarmnode.cli.options import given, home_option, json_option, key_option, network_options
 from swarmnode.config import NodeConfig, load_config
-from swarmnode.errors import AuthenticationFailed
 
 if TYPE_CHECKING:
-    from swarmnode.cli.trust.report import Traffic, TrustReport
+    from swarmnode.cli.trust.report import TrustReport
     from swarmnode.protocol.swarm import SwarmLink
-    from swarmnode.wire.swarm import Manifest
 
 _SETTINGS_CHARACTERS_MAX = 300
 _ACCESS = {
@@ -60,6 +57,7 @@ def trust(
     flags = given(home=home and str(home), network=network, bootstrap=bootstrap, lan=lan)
     config = load_config(flags, os.environ)
     from swarmnode.cli.swarm.named import is_interactive
+    from swarmnode.cli.trust.report import look_at
 
     def tell(text: str) -> None:
         if not as_json:
@@ -73,72 +71,6 @@ def trust(
         return
     for line in _lines(report, _how_to_join(report, found, config, home)):
         click.echo(plain(line))
-
-
-def look_at(
-    link: str,
-    key: str | None,
-    config: NodeConfig,
-    tell: Callable[[str], None],
-    *,
-    may_ask: bool,
-    asks_daemon: bool = True,
-) -> tuple[SwarmLink, TrustReport]:
-    """Fetch the manifest of a swarm, unless this home has it, and measure what it would take here.
-
-    Raises:
-        SwarmNodeError: it cannot be found, or is not what the link names.
-    """
-    from swarmnode.cli.swarm.lookup import look_around, own_node, resolve
-    from swarmnode.cli.trust.costs import measure
-    from swarmnode.cli.trust.report import make_report
-    from swarmnode.daemon.volunteer.machine import computed
-
-    found = resolve(link, key, config, tell, may_ask=may_ask, asks_daemon=asks_daemon)
-    manifest = _stored_manifest(found, config)
-    if manifest is None:
-        also = own_node(config) if asks_daemon else ()
-        manifest = look_around(
-            config, tell, lambda visitor: visitor.fetch_manifest(found), also=also
-        )
-    found_out = measure(manifest, config)
-    return found, make_report(
-        manifest,
-        found,
-        config.paths,
-        now_unix_s=time.time(),
-        step_time_s=found_out.step.seconds if found_out.step else None,
-        how=found_out.step.how if found_out.step else found_out.why_not,
-        memory=found_out.footprint or computed(manifest, config, config.device),
-        found_out=found_out,
-    )
-
-
-def traffic_words(report: TrustReport) -> list[str]:
-    """Say what exchanges send."""
-    return list(_traffic(report.traffic))
-
-
-def _stored_manifest(link: SwarmLink, config: NodeConfig) -> Manifest | None:
-    """Return the manifest that this home holds, verified again.
-
-    Raises:
-        ConfigError: it is damaged.
-        AuthenticationFailed, Refused: it was tampered with, or has expired.
-    """
-    from swarmnode.protocol.swarm import open_manifest
-    from swarmnode.store.swarms import read_signed_manifest
-
-    signed = read_signed_manifest(link.name, config.paths)
-    if signed is None or signed.public_key != link.swarm_key:
-        return None
-    try:
-        return open_manifest(signed, swarm_key=link.swarm_key, now_unix_s=time.time())
-    except AuthenticationFailed as error:
-        path = config.paths.swarm(link.name).manifest
-        raise AuthenticationFailed(
-            f"{path} was tampered with ({error}): remove it and join again"
-        ) from error
 
 
 def _how_to_join(
@@ -158,6 +90,8 @@ def _how_to_join(
 
 
 def _lines(report: TrustReport, how_to_join: str) -> Iterator[str]:
+    from swarmnode.cli.trust.report import traffic_words  # with all that a report is made of
+
     expires = _date(report.expires_at) if report.expires_at else "never"
     until = f" (until {_date(report.access_until)})" if report.access_until else ""
     yield f"swarm {report.name}, as its key has signed it"
@@ -170,7 +104,7 @@ def _lines(report: TrustReport, how_to_join: str) -> Iterator[str]:
         ("strategy", _strategy(report)),
         ("recipe", report.recipe),
         ("model", f"{report.parameters:,} parameters, sent as {report.codec}"),
-        *(("traffic", text) for text in _traffic(report.traffic)),
+        *(("traffic", text) for text in traffic_words(report.traffic)),
         ("memory", report.memory.sentence()),
         ("disk", report.disk.sentence()),
         ("share", report.share.sentence()),
@@ -203,49 +137,16 @@ def _installed(report: TrustReport) -> str:
     return f"installed here by {report.task_installed} ({which})"
 
 
-def _day(traffic: Traffic) -> str:
-    """Say what a day takes, and on what that rests."""
-    assert traffic.day_bytes is not None
-    often = f"if a step takes {traffic.step_time_s:.3g} s"
-    if traffic.day_bytes_least is None:
-        return f"{_size(traffic.day_bytes)} a day each way {often} ({traffic.how})"
-    why = f", not measured: {traffic.how}" if traffic.how else ""
-    return (
-        f"{_size(traffic.day_bytes_least)} to {_size(traffic.day_bytes)} a day each way, the latter"
-        f" {often} (assumed: a CPU, 1,000 tokens a step{why})"
-    )
-
-
 def _strategy(report: TrustReport) -> str:
     text = f"{report.strategy}, version {report.strategy_version}"
     topology = f"; on the graph {report.topology[:80]}" if report.topology else ""
     return f"{text}; {_settings(report.strategy_settings)}{topology}"
 
 
-def _traffic(traffic: Traffic | None) -> Iterator[str]:
-    if traffic is None:
-        yield "not known, as the strategy or its codec is not"
-        return
-    size = f"{_size(traffic.exchange_bytes)} each way at an exchange"
-    if traffic.every_steps is None or traffic.day_bytes is None:
-        yield size
-    else:
-        yield f"{size}, every {traffic.every_steps:.3g} steps"
-        yield f"{_day(traffic)}; less if the network is slower than that"
-    yield f"at most {_size(traffic.snapshot_bytes_max)} once, for the model to begin with"
-
-
 def _settings(settings: dict[str, Any]) -> str:
     text = ", ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
     is_long = len(text) > _SETTINGS_CHARACTERS_MAX
     return f"{text[:_SETTINGS_CHARACTERS_MAX]}…" if is_long else text or "no settings"
-
-
-def _size(n_bytes: int) -> str:
-    for unit, unit_bytes in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if n_bytes >= unit_bytes:
-            return f"{n_bytes / unit_bytes:.1f} {unit}"
-    return f"{n_bytes} bytes"
 
 
 def _date(unix_s: int) -> str:

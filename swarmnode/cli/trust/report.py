@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -12,12 +14,12 @@ from swarmnode import __version__
 from swarmnode.cli.swarm.equip import words as environment_words
 from swarmnode.cli.swarm.manifest import room_bytes
 from swarmnode.cli.swarm.recipe import recipe_words
-from swarmnode.cli.trust.costs import Measured, habits
+from swarmnode.cli.trust.costs import Measured, habits, measure
 from swarmnode.config import NodeConfig, Paths, load_config
 from swarmnode.daemon.discovery.rendezvous import parse_version
 from swarmnode.daemon.snapshots.blobs import snapshot_bytes_max
 from swarmnode.daemon.volunteer.machine import Footprint, computed
-from swarmnode.errors import CorruptRecord
+from swarmnode.errors import AuthenticationFailed, CorruptRecord
 from swarmnode.ids import encode_base32
 from swarmnode.protocol.invites import certificate_of, invite_in
 from swarmnode.protocol.swarm import SwarmLink
@@ -359,3 +361,95 @@ def _traffic(manifest: Manifest, measured_s: float | None, how: str) -> Traffic 
         day_bytes_least=day_bytes // _SLOWER if is_range and day_bytes is not None else None,
         snapshot_bytes_max=snapshot_bytes_max(manifest.numel),
     )
+
+
+def look_at(
+    link: str,
+    key: str | None,
+    config: NodeConfig,
+    tell: Callable[[str], None],
+    *,
+    may_ask: bool,
+    asks_daemon: bool = True,
+) -> tuple[SwarmLink, TrustReport]:
+    """Fetch the manifest of a swarm, unless this home has it, and measure what it would take here.
+
+    Raises:
+        SwarmNodeError: it cannot be found, or is not what the link names.
+    """
+    from swarmnode.cli.swarm.lookup import look_around, own_node, resolve
+
+    found = resolve(link, key, config, tell, may_ask=may_ask, asks_daemon=asks_daemon)
+    manifest = _stored_manifest(found, config)
+    if manifest is None:
+        also = own_node(config) if asks_daemon else ()
+        manifest = look_around(
+            config, tell, lambda visitor: visitor.fetch_manifest(found), also=also
+        )
+    found_out = measure(manifest, config)
+    return found, make_report(
+        manifest,
+        found,
+        config.paths,
+        now_unix_s=time.time(),
+        step_time_s=found_out.step.seconds if found_out.step else None,
+        how=found_out.step.how if found_out.step else found_out.why_not,
+        memory=found_out.footprint or computed(manifest, config, config.device),
+        found_out=found_out,
+    )
+
+
+def _stored_manifest(link: SwarmLink, config: NodeConfig) -> Manifest | None:
+    """Return the manifest that this home holds, verified again.
+
+    Raises:
+        ConfigError: it is damaged.
+        AuthenticationFailed, Refused: it was tampered with, or has expired.
+    """
+    from swarmnode.protocol.swarm import open_manifest
+    from swarmnode.store.swarms import read_signed_manifest
+
+    signed = read_signed_manifest(link.name, config.paths)
+    if signed is None or signed.public_key != link.swarm_key:
+        return None
+    try:
+        return open_manifest(signed, swarm_key=link.swarm_key, now_unix_s=time.time())
+    except AuthenticationFailed as error:
+        path = config.paths.swarm(link.name).manifest
+        raise AuthenticationFailed(
+            f"{path} was tampered with ({error}): remove it and join again"
+        ) from error
+
+
+def traffic_words(traffic: Traffic | None) -> Iterator[str]:
+    """Say what exchanges send."""
+    if traffic is None:
+        yield "not known, as the strategy or its codec is not"
+        return
+    size = f"{_size(traffic.exchange_bytes)} each way at an exchange"
+    if traffic.every_steps is None or traffic.day_bytes is None:
+        yield size
+    else:
+        yield f"{size}, every {traffic.every_steps:.3g} steps"
+        yield f"{_day(traffic)}; less if the network is slower than that"
+    yield f"at most {_size(traffic.snapshot_bytes_max)} once, for the model to begin with"
+
+
+def _day(traffic: Traffic) -> str:
+    """Say what a day takes, and on what that rests."""
+    assert traffic.day_bytes is not None
+    often = f"if a step takes {traffic.step_time_s:.3g} s"
+    if traffic.day_bytes_least is None:
+        return f"{_size(traffic.day_bytes)} a day each way {often} ({traffic.how})"
+    why = f", not measured: {traffic.how}" if traffic.how else ""
+    return (
+        f"{_size(traffic.day_bytes_least)} to {_size(traffic.day_bytes)} a day each way, the latter"
+        f" {often} (assumed: a CPU, 1,000 tokens a step{why})"
+    )
+
+
+def _size(n_bytes: int) -> str:
+    for unit, unit_bytes in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if n_bytes >= unit_bytes:
+            return f"{n_bytes / unit_bytes:.1f} {unit}"
+    return f"{n_bytes} bytes"

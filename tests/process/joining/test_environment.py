@@ -37,7 +37,7 @@ def creator(tmp_path: Path, index: Index) -> dict[str, str]:
     named = (("swarmnode-level", "1.0", task), ("level-target", "2.1", target))
     packages = [PinnedPackage(*each[:2], (hashlib.sha256(each[2]).digest(),)) for each in named]
     python = pip.make_venv(tmp_path / "theirs")
-    pip.install(python, packages, index.address)
+    pip.install_exactly(python, packages, index.address)
     site = next((tmp_path / "theirs" / "lib").glob("python*/site-packages"))
     return {"PYTHONPATH": str(site)}
 
