@@ -39,8 +39,7 @@ from swarmnode.processes.stopping import run_async
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.session.records import Role
-from swarmnode.wire.connect.disguise import HELLO_START
-from swarmnode.wire.connect.relay import LEG_MAGIC
+from swarmnode.wire.connect.relay import HELLO_START, LEG_MAGIC
 
 _NETWORK_ID = bytes(32)
 _LISTEN = "127.0.0.1:0"

@@ -22,8 +22,7 @@ from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.session.records import Role
 from swarmnode.testing.memory_network import MemoryNetwork
-from swarmnode.wire.connect.disguise import HELLO_START
-from swarmnode.wire.connect.relay import LEG_MAGIC
+from swarmnode.wire.connect.relay import HELLO_START, LEG_MAGIC
 from tests.kits.session_kit import start
 
 FIRST_BYTES = 5

@@ -207,8 +207,8 @@ async def _with_nat(known: Known, nat: Nat) -> Known:
         servers=n_servers,
         reach=nat.reach.reachability,
         wants_mapping=nat.config.port_mapping,
-        relays=tuple(f"{peer.short}… at {at}" for peer, at in nat.relays.held.items()),
-        refusing=tuple(f"{peer.short}…: {why}" for peer, why in nat.holder.refusals().items()),
+        relays=tuple(f"{peer.short}… at {at}" for peer, at in nat.places.held.items()),
+        refusing=tuple(f"{peer.short}…: {why}" for peer, why in nat.places.refusals().items()),
         quota=relay_quota(nat.config),
         relaying=nat.relay.statistics(),
     )

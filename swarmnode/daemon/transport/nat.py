@@ -32,7 +32,8 @@ from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, Transport
 from swarmnode.net.gateway.portmap import Mapping, PortMapper
 from swarmnode.net.paths import path_of
-from swarmnode.net.relays.relay import LEG_SERVICE, RELAY_SERVICE, RelayHolder, Relays
+from swarmnode.net.relays.address import LEG_SERVICE, RELAY_SERVICE
+from swarmnode.net.relays.places import Places
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
@@ -130,9 +131,10 @@ class Nat:
         )
         self.reach = Reach(env, sessions=sessions, on_change=self._reach_changed)
         self.relay = RelayOnDemand(services, config, self._site_of, sessions=sessions, env=env)
-        self.relays = Relays(services, network.connect, transport.dial)
-        self.holder = RelayHolder(
-            self.relays,
+        self.places = Places(
+            services,
+            network.connect,
+            transport.dial,
             self._candidates,
             env,
             own_id=identity.peer_id,
@@ -144,9 +146,9 @@ class Nat:
         add_probe_service(services, self._stun, self._host_of)
         network.watchers += [self.reach, self.relay, self]
         network.on_moved = self._look_at
-        network.keepers += [lambda peer: peer in self.relays.held, self.relay.serves]
-        network.circuits = lambda: self.relays.circuits
-        network.ways.dial_relayed = self.relays.dial
+        network.keepers += [lambda peer: peer in self.places.held, self.relay.serves]
+        network.circuits = lambda: self.places.circuits
+        network.ways.dial_relayed = self.places.dial
         network.listener.uses[LEG_MAGIC] = self.relay.serve_leg
         network.also_listen = self._also_listen
         if config.role == "relay":  # a place is a session
@@ -162,8 +164,7 @@ class Nat:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._better_sessions, port)
             await nursery.start(self.relay.run)
-            await nursery.start(self.relays.run, self._network.listener.accept)
-            nursery.start_soon(self.holder.run)
+            nursery.start_soon(self.places.run, self._network.listener.accept)
             self.reach.set_ports((port,))
             nursery.start_soon(self.reach.run)
             nursery.start_soon(self._answer_stun, self._stun, f"*:{port}")
@@ -220,7 +221,7 @@ class Nat:
         """Return where others reach us besides our own interfaces, the surest first."""
         known = self.reach.reachability
         reached = [format_address(*each) for each in (*known.endpoints, *known.tentative)]
-        return tuple(dict.fromkeys((*reached, *self.holder.addresses())))
+        return tuple(dict.fromkeys((*reached, *self.places.addresses())))
 
     def snapshot(self) -> NatSnapshot:
         """Return gauges and counters."""
@@ -230,8 +231,8 @@ class Nat:
             kind=nat_kind(self.behaviour),
             reachable=self.reachable,
             mapper="none" if mapping is None else _MAPPERS[mapping.method],
-            relays_held=len(self.relays.held),
-            relays_refusing=sum("says full:" in why for why in self.holder.refusals().values()),
+            relays_held=len(self.places.held),
+            relays_refusing=sum("says full:" in why for why in self.places.refusals().values()),
             relay_reservations=relay.reservations,
             relay_circuits=relay.circuits_open,
             ways_total=dict(self._network.ways.tried),
@@ -272,7 +273,7 @@ class Nat:
 
     def session_opened(self, session: Session) -> None:
         """Part of ``SessionWatcher``."""
-        self.holder.look_again()
+        self.places.look_again()
         self._look_at(session)
 
     def _look_at(self, session: Session) -> None:
@@ -308,7 +309,7 @@ class Nat:
 
     def _relay_rank(self, relay: PeerId) -> tuple[bool, int, bytes]:
         """Those by profession first, then those with most to give, else each node its own order."""
-        taken = self.relays.loads.get(relay, 0) // limits.RELAY_LOAD_STEP
+        taken = self.places.loads.get(relay, 0) // limits.RELAY_LOAD_STEP
         return (
             not self.prefers(relay),
             taken,
@@ -333,10 +334,10 @@ class Nat:
     def _reach_changed(self, known: Reachability) -> None:
         _log.info("reachability", endpoints=known.endpoints, some=known.tentative)
         self._addresses_changed()
-        self.holder.look_again()
+        self.places.look_again()
 
     def _addresses_changed(self) -> None:
-        if self.relays.held:
+        if self.places.held:
             self._met_relayed.set()
         self.on_addresses()
 

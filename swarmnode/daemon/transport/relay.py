@@ -22,8 +22,8 @@ from swarmnode.env import Env
 from swarmnode.errors import DeadlineExceeded, Refused, SwarmNodeError, TransportError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, receive_exactly
+from swarmnode.net.relays.address import INCOMING_SERVICE, LEG_SERVICE, RELAY_SERVICE
 from swarmnode.net.relays.legs import StreamChannel
-from swarmnode.net.relays.relay import INCOMING_SERVICE, LEG_SERVICE, RELAY_SERVICE
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream

@@ -11,6 +11,9 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.hosts import RELAYED_PREFIX
 
 PREFIX = RELAYED_PREFIX
+RELAY_SERVICE = "relay/1"
+INCOMING_SERVICE = "relay-in/1"
+LEG_SERVICE = "relay-leg/1"
 
 
 @dataclass(frozen=True, slots=True)

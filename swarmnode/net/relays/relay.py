@@ -46,7 +46,12 @@ from swarmnode.net.channel import (
     receive_exactly,
 )
 from swarmnode.net.paths import DIRECT_WORD
-from swarmnode.net.relays.address import RelayAddress
+from swarmnode.net.relays.address import (
+    INCOMING_SERVICE,
+    LEG_SERVICE,
+    RELAY_SERVICE,
+    RelayAddress,
+)
 from swarmnode.net.relays.legs import RelayedChannel, StreamChannel
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
@@ -70,9 +75,6 @@ from swarmnode.wire.connect.relay import (
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority, printable
 
-RELAY_SERVICE = "relay/1"
-INCOMING_SERVICE = "relay-in/1"
-LEG_SERVICE = "relay-leg/1"
 _ANSWER_S = limits.RELAY_SETUP_S + 1.0  # the relay gives up first, and says why
 _LEG_ANSWERS = {
     LegAnswer.UNKNOWN: "the relay does not know the token",

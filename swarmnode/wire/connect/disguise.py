@@ -15,8 +15,8 @@ import hashlib
 from typing import Final
 
 from swarmnode.errors import MalformedMessage
+from swarmnode.wire.connect.relay import HELLO_START
 
-HELLO_START: Final = b"\x16\x03\x03"
 HEADER_BYTES: Final = 5  # of a TLS record: what it begins with, and its length
 PAYLOAD_BYTES_MAX: Final = 64
 

@@ -23,8 +23,8 @@ from swarmnode.errors import (
 )
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
-from swarmnode.net.relays.address import RelayAddress
-from swarmnode.net.relays.relay import INCOMING_SERVICE, RELAY_SERVICE, RelayHolder
+from swarmnode.net.relays.address import INCOMING_SERVICE, RELAY_SERVICE, RelayAddress
+from swarmnode.net.relays.relay import RelayHolder
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.relay.accounts import RELAY_BURST_S, Quota

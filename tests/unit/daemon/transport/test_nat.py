@@ -122,7 +122,7 @@ def nat_of(party: Party, known: Reachability, *relays: str) -> Nat:
         env=party.env,
     )
     nat.reach = SimpleNamespace(reachability=known)  # type: ignore[assignment]
-    nat.holder.addresses = lambda: relays  # type: ignore[method-assign]
+    nat.places.addresses = lambda: relays  # type: ignore[method-assign]
     return nat
 
 
