@@ -442,6 +442,7 @@ class Log:
         """Return what a peer answers. Raises SwarmNodeError: nothing, or nothing that counts."""
         sessions = self._partners.sessions
         if peer not in sessions or sessions[peer].is_closed:
+            self._partners.want((peer,))
             raise ChannelBroken(f"no session with {peer.short}")
         try:
             answer = await sessions[peer].request(

@@ -241,6 +241,7 @@ class GatherRounds:
         """Send a word; what becomes of it does not matter."""
         sessions = self._partners.sessions
         if peer not in sessions or sessions[peer].is_closed:
+            self._partners.want((peer,))
             return
         session = sessions[peer]
         try:
@@ -252,6 +253,7 @@ class GatherRounds:
         """Return a message that a peer gives. Raises SwarmNodeError."""
         sessions = self._partners.sessions
         if peer not in sessions or sessions[peer].is_closed:
+            self._partners.want((peer,))
             raise Refused(f"there is no session with {peer.short}")
         session, size_bytes = sessions[peer], announced.size_bytes
         limit_s = limits.EXCHANGE_TRANSFER_S_MIN

@@ -112,7 +112,10 @@ class Post:
     @property
     def _is_connected(self) -> bool:
         sessions = self._partners.sessions
-        return self._peer in sessions and not sessions[self._peer].is_closed
+        if self._peer in sessions and not sessions[self._peer].is_closed:
+            return True
+        self._partners.want((self._peer,))
+        return False
 
     def _session(self) -> Session:
         """Return the open session, which is watched from now on."""

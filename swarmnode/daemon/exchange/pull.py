@@ -176,6 +176,8 @@ class Pulls:
         peers = [peer for peer in self._partners.partners() if peer != self._self_id]
         there = costs(self._partners)
         found = [peer for peer in peers if peer in there]
+        if not found:
+            self._partners.want(tuple(peers[: limits.SOUGHT_MAX]))
         self._env.rng.shuffle(found)
         preferred, now = set(self.prefers()), self._env.monotonic()
         # In each part as shuffled. What is pulled takes the place of the own model.

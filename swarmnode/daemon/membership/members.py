@@ -310,6 +310,7 @@ class Members:
         The failure detector asks the relay for it then, which must be a neighbour.
         """
         is_idle = session.bulk_idle_s >= limits.RELAY_SPARE_S
+        is_idle = is_idle and not self.book.is_sought(session.peer, self._env.monotonic())
         is_lonely = len(self.sessions) <= limits.SWARM_LONELY_NEIGHBOURS
         return is_idle and not is_lonely and bool(self._carriers(session.peer))
 

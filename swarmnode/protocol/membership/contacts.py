@@ -323,6 +323,11 @@ class ContactBook:
         entry = self.entries.get(peer)
         return entry is not None and not entry.connected and entry.needs_relay()
 
+    def is_sought(self, peer: PeerId, now: float) -> bool:
+        """Whether an exchange would take this peer."""
+        entry = self.entries.get(peer)
+        return entry is not None and entry.sought_until > now
+
     # --- circuits -----------------------------------------------------------------------
 
     def _part_for(self, entry: Entry, circuits: Circuits, now: float) -> None:
