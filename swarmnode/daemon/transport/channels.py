@@ -53,7 +53,6 @@ from swarmnode.net.channel import (
     receive_exactly,
 )
 from swarmnode.net.relays.address import is_relayed
-from swarmnode.net.relays.legs import receive_wrapped
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpChannel
 from swarmnode.net.tls import TLS_HEADER_BYTES
@@ -61,8 +60,8 @@ from swarmnode.net.where import answer_where
 from swarmnode.protocol.connectivity import Failures
 from swarmnode.protocol.hosts import DialBudget, Places, block_of
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.wire.connect.disguise import HELLO_START
 from swarmnode.wire.connect.reach import WHERE_MAGIC
+from swarmnode.wire.connect.relay import LEG_AS_TLS
 
 _log = get_logger("swarmnode.daemon.transport")
 
@@ -445,7 +444,9 @@ class Listener:
 
     async def _sort(self, channel: Channel, first_bytes: bytes) -> WaitLeft:
         """Return what is left to do with a channel that begins so. Raises SwarmNodeError."""
-        if first_bytes.startswith(HELLO_START):
+        if first_bytes.startswith(LEG_AS_TLS):
+            from swarmnode.net.relays.wrapped import receive_wrapped  # only a relay meets these
+
             first_bytes = await receive_wrapped(channel, first_bytes)
         for magic, use in self.uses.items():
             if magic.startswith(first_bytes[:TLS_HEADER_BYTES]):
