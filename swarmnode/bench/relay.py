@@ -30,8 +30,8 @@ from swarmnode.ipc.spawn import worker_command
 from swarmnode.net.channel import Channel, receive_exactly
 from swarmnode.net.peering import run_session
 from swarmnode.net.relays.address import RelayAddress
-from swarmnode.net.relays.legs import receive_wrapped
 from swarmnode.net.relays.relay import Relays
+from swarmnode.net.relays.wrapped import receive_wrapped
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.processes.children import child
@@ -39,7 +39,7 @@ from swarmnode.processes.stopping import run_async
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.session.records import Role
-from swarmnode.wire.connect.relay import HELLO_START, LEG_MAGIC
+from swarmnode.wire.connect.relay import LEG_AS_TLS, LEG_MAGIC
 
 _NETWORK_ID = bytes(32)
 _LISTEN = "127.0.0.1:0"
@@ -180,7 +180,7 @@ class _Node:
     async def _sort(self, channel: Channel) -> None:
         first = bytearray(_FIRST_BYTES)
         await receive_exactly(channel, memoryview(first))
-        if first.startswith(HELLO_START):
+        if first.startswith(LEG_AS_TLS):
             await self.relay.serve_leg(channel, await receive_wrapped(channel, bytes(first)))
         elif LEG_MAGIC.startswith(first):
             await self.relay.serve_leg(channel, bytes(first))

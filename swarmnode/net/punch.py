@@ -19,13 +19,8 @@ from swarmnode import limits
 from swarmnode.env import Env, Rng
 from swarmnode.errors import DialFailed, Overloaded
 from swarmnode.net.paths import PUNCHED_WORD
-from swarmnode.net.tcp import (
-    TcpChannel,
-    format_address,
-    limit_segments,
-    parse_address,
-    reset_when_closed,
-)
+from swarmnode.net.segments import limit_segments
+from swarmnode.net.tcp import TcpChannel, format_address, parse_address, reset_when_closed
 from swarmnode.protocol.nat.punch import Attempts, PunchPlan, Start, Target
 
 # There is no way for its packets, now or later.

@@ -9,7 +9,7 @@ import math
 import socket
 import struct
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -245,7 +245,9 @@ class TcpTransport:
         try:
             hosts = await _look_up(host, port, address)
             if any(self._wants_small(each) for each in hosts):
-                sock = await _connect_small(hosts, port)
+                from swarmnode.net.segments import connect_small  # few lines need it
+
+                sock = await connect_small(hosts, port)
             else:
                 sock = (await trio.open_tcp_stream(host, port)).socket
         except OSError as error:
@@ -300,12 +302,6 @@ class TcpTransport:
         return handle
 
 
-def limit_segments(sock: socket.socket | trio.socket.SocketType) -> None:
-    """Before it connects: let neither side send packets that some line does not carry."""
-    with contextlib.suppress(OSError, AttributeError):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, limits.TCP_SMALL_SEGMENT_BYTES)
-
-
 def reset_when_closed(sock: socket.socket, *, wanted: bool = True) -> None:
     """Say what becomes of what a socket has not delivered when it is closed."""
     with contextlib.suppress(OSError):  # it may be gone already
@@ -333,23 +329,6 @@ async def _look_up(host: str, port: int, address: str) -> list[str]:
         return [str(where[0]) for *_, where in found]
     why = f"its name was not looked up within {limits.NAME_LOOKUP_S:g} s"
     raise DialFailed(f"tcp {address}: {why}", address=address, cause="no-name")
-
-
-async def _connect_small(hosts: Sequence[str], port: int) -> trio.socket.SocketType:
-    """Connect with small segments to the first of these that answers. Raises OSError."""
-    for number, host in enumerate(hosts, 1):
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = trio.socket.socket(family, socket.SOCK_STREAM)
-        try:
-            limit_segments(sock)
-            await sock.connect((host, port))
-        except BaseException as error:  # cancelled, too
-            sock.close()
-            if not isinstance(error, OSError) or number == len(hosts):
-                raise
-        else:
-            return sock
-    raise OSError(errno.EADDRNOTAVAIL, "the host has no address")
 
 
 async def _open_listeners(host: str | None, port: int) -> list[trio.SocketListener]:

@@ -14,15 +14,15 @@ from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, ChannelHandler, Transport, receive_exactly
 from swarmnode.net.relays.address import RelayAddress, is_relayed
-from swarmnode.net.relays.legs import receive_wrapped
 from swarmnode.net.relays.relay import Relays
+from swarmnode.net.relays.wrapped import receive_wrapped
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.session.records import Role
 from swarmnode.testing.memory_network import MemoryNetwork
-from swarmnode.wire.connect.relay import HELLO_START, LEG_MAGIC
+from swarmnode.wire.connect.relay import LEG_AS_TLS, LEG_MAGIC
 from tests.kits.session_kit import start
 
 FIRST_BYTES = 5
@@ -129,7 +129,7 @@ class Node:
     async def _sort(self, channel: Channel) -> None:
         first = bytearray(FIRST_BYTES)
         await receive_exactly(channel, memoryview(first))
-        if first.startswith(HELLO_START):
+        if first.startswith(LEG_AS_TLS):
             await self.relay.serve_leg(channel, await receive_wrapped(channel, bytes(first)))
         elif LEG_MAGIC.startswith(first):
             await self.relay.serve_leg(channel, bytes(first))

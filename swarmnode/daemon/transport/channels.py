@@ -61,7 +61,7 @@ from swarmnode.protocol.connectivity import Failures
 from swarmnode.protocol.hosts import DialBudget, Places, block_of
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.connect.reach import WHERE_MAGIC
-from swarmnode.wire.connect.relay import HELLO_START
+from swarmnode.wire.connect.relay import LEG_AS_TLS
 
 _log = get_logger("swarmnode.daemon.transport")
 
@@ -460,8 +460,8 @@ class Listener:
 
     async def _sort(self, channel: Channel, first_bytes: bytes) -> WaitLeft:
         """Return what is left to do with a channel that begins so. Raises SwarmNodeError."""
-        if first_bytes.startswith(HELLO_START):
-            from swarmnode.net.relays.legs import receive_wrapped  # of few nodes
+        if first_bytes.startswith(LEG_AS_TLS):
+            from swarmnode.net.relays.wrapped import receive_wrapped  # only a relay meets these
 
             first_bytes = await receive_wrapped(channel, first_bytes)
         for magic, use in self.uses.items():

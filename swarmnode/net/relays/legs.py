@@ -12,20 +12,12 @@ from contextlib import contextmanager
 
 import trio
 
-from swarmnode import limits
-from swarmnode.errors import (
-    ChannelBroken,
-    ChannelClosed,
-    DeadlineExceeded,
-    SwarmNodeError,
-    TransportError,
-)
+from swarmnode.errors import ChannelBroken, ChannelClosed, SwarmNodeError, TransportError
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel, give_up, note_stall, receive_exactly
+from swarmnode.net.channel import Channel, give_up, note_stall
 from swarmnode.net.stream import Stream
 from swarmnode.net.tcp import TcpChannel
 from swarmnode.protocol.uplink import Delays
-from swarmnode.wire.connect.disguise import rest_bytes, unwrap
 
 
 class StreamChannel:
@@ -139,17 +131,3 @@ class RelayedChannel:
     async def aclose(self) -> None:
         """Close the leg."""
         await self._leg.aclose()
-
-
-async def receive_wrapped(channel: Channel, header: bytes) -> bytes:
-    """Return what lies in a greeting in the shape of TLS, of which the header was read.
-
-    Raises:
-        MalformedMessage: it is none of ours.
-        DeadlineExceeded, TransportError: it does not come.
-    """
-    rest = bytearray(rest_bytes(header))
-    with trio.move_on_after(limits.HANDSHAKE_S):
-        await receive_exactly(channel, memoryview(rest))
-        return unwrap(header + rest)
-    raise DeadlineExceeded(f"{channel.description}: the rest of a greeting", limits.HANDSHAKE_S)

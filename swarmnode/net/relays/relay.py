@@ -55,7 +55,6 @@ from swarmnode.net.relays.address import (
 from swarmnode.net.relays.legs import RelayedChannel, StreamChannel
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
-from swarmnode.wire.connect.disguise import ANSWER_BYTES, unwrap_answer, wrap
 from swarmnode.wire.connect.relay import (
     Accepted,
     Answer,
@@ -267,11 +266,8 @@ class Relays:
             async with AsyncExitStack() as undo:
                 leg = await self._open_leg(session, address, way)
                 undo.push_async_callback(aclose_forcefully, leg)  # cancelled too
-                # On a stream no box between sees how it begins.
-                is_as_tls = ticket.as_tls and not isinstance(leg, StreamChannel)
-                greeting = encode_leg(ticket.token)
-                await leg.send_all(memoryview(wrap(greeting) if is_as_tls else greeting))
-                await _receive_go(leg, ANSWER_BYTES if is_as_tls else 1)
+                word = await _greet(leg, encode_leg(ticket.token), as_tls=ticket.as_tls)
+                _check_go(leg, word)
                 undo.pop_all()
                 return RelayedChannel(leg, way, session.peer)
         raise DeadlineExceeded(f"{way}: waiting for the other side", limits.RELAY_SETUP_S)
@@ -294,10 +290,19 @@ def _dialled(session: Session) -> str:
     return address if session.outbound and word == DIRECT_WORD else ""
 
 
-async def _receive_go(leg: Channel, n_bytes: int) -> None:
-    answer = bytearray(n_bytes)
+async def _greet(leg: Channel, greeting: bytes, *, as_tls: bool) -> int:
+    """Return the one byte that the relay answers."""
+    if as_tls and not isinstance(leg, StreamChannel):  # there no box sees how it begins
+        from swarmnode.net.relays.wrapped import greet_wrapped  # most nodes are reached directly
+
+        return await greet_wrapped(leg, greeting)
+    await leg.send_all(memoryview(greeting))
+    answer = bytearray(1)
     await receive_exactly(leg, memoryview(answer))
-    word = answer[0] if n_bytes == 1 else unwrap_answer(bytes(answer))
+    return answer[0]
+
+
+def _check_go(leg: Channel, word: int) -> None:
     if word != LegAnswer.GO:
         known = word in _LEG_ANSWERS
         why = _LEG_ANSWERS[LegAnswer(word)] if known else f"the relay answers {word}"

@@ -3,7 +3,7 @@
 Some firewalls look at how a connection begins, and cut what is no ClientHello. What a relayed
 connection has to say first lies in one, as its session ticket, which is opaque in every TLS; the
 answer ends the key of a ServerHello. Both are well formed, so a parser finds nothing wrong. It
-hides from no party that wants to know: whoever looks closer sees whose it is.
+is no secret: a closer look shows whose it is.
 
 A session begins with a real ClientHello: its record says 3.1, as TLS 1.3 asks, and this one 3.3,
 which TLS 1.3 allows.
@@ -15,7 +15,7 @@ import hashlib
 from typing import Final
 
 from swarmnode.errors import MalformedMessage
-from swarmnode.wire.connect.relay import HELLO_START
+from swarmnode.wire.connect.relay import LEG_AS_TLS
 
 HEADER_BYTES: Final = 5  # of a TLS record: what it begins with, and its length
 PAYLOAD_BYTES_MAX: Final = 64
@@ -74,7 +74,7 @@ def unwrap_answer(hello: bytes) -> int:
 
 def _record(kind: int, body: bytes) -> bytes:
     message = bytes([kind]) + len(body).to_bytes(3, "big") + body
-    return HELLO_START + len(message).to_bytes(2, "big") + message
+    return LEG_AS_TLS + len(message).to_bytes(2, "big") + message
 
 
 def _noise(name: bytes, seed: bytes) -> bytes:

@@ -16,7 +16,7 @@ from swarmnode.wire.records import Count, PeerIdBytes, ShortText
 
 TOKEN_BYTES = 16
 LEG_MAGIC: Final = b"relay/1\0"  # no TLS record begins like this
-HELLO_START: Final = b"\x16\x03\x03"  # of a greeting in the shape of TLS, see disguise.py
+LEG_AS_TLS: Final = b"\x16\x03\x03"  # in the shape of TLS; a session's first record says 3.1
 LEG_BYTES = len(LEG_MAGIC) + TOKEN_BYTES
 
 Token = Annotated[bytes, Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]

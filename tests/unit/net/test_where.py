@@ -31,7 +31,6 @@ from swarmnode.net.where import answer_where, ask_where
 from swarmnode.protocol.session.opening import MAGIC
 from swarmnode.testing.memory_network import MemoryChannel, MemoryNetwork
 from swarmnode.wire.connect.disguise import (
-    HELLO_START,
     PAYLOAD_BYTES_MAX,
     rest_bytes,
     unwrap,
@@ -40,7 +39,7 @@ from swarmnode.wire.connect.disguise import (
     wrap_answer,
 )
 from swarmnode.wire.connect.reach import WHERE_ANSWER_BYTES_MAX, WHERE_MAGIC
-from swarmnode.wire.connect.relay import LEG_MAGIC
+from swarmnode.wire.connect.relay import LEG_AS_TLS, LEG_MAGIC
 from tests.kits.party_kit import Party
 
 FIRST = WHERE_MAGIC[:TLS_HEADER_BYTES]
@@ -184,10 +183,10 @@ def test_a_session_does_not_begin_as_the_shape_does() -> None:
     with pytest.raises(SSL.WantReadError):
         client.do_handshake()
     hello = client.bio_read(1 << 16)
-    assert hello[0] == HELLO_START[0]
-    assert not hello.startswith(HELLO_START)
+    assert hello[0] == LEG_AS_TLS[0]
+    assert not hello.startswith(LEG_AS_TLS)
     with pytest.raises(MalformedMessage):
-        unwrap(HELLO_START + hello[len(HELLO_START) :])
+        unwrap(LEG_AS_TLS + hello[len(LEG_AS_TLS) :])
 
 
 @given(st.binary(max_size=400))
