@@ -69,7 +69,7 @@ def link(name: str | None, as_qr: bool, home: Path | None, as_json: bool) -> Non
 def in_squares(text: str) -> str:
     """Return a QR code of half blocks: two rows of squares to a line of the terminal.
 
-    Its colours are set: on a bright terminal it would be a negative, which some cameras do not read.
+    Its colours are set: on a bright terminal it would be a negative, which not all cameras read.
 
     Raises:
         SwarmNodeError: the library that draws it is not there.
