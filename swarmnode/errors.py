@@ -13,6 +13,7 @@
     │   ├ MalformedMessage
     │   ├ LimitExceeded
     │   ├ AuthenticationFailed
+    │   │ └ NoNodeKey
     │   └ VersionMismatch
     ├ TransportError
     │ ├ DialFailed                    .address
@@ -107,6 +108,10 @@ class AuthenticationFailed(RemoteProtocolError):
     """The peer is not the one it should be, or could not prove it."""
 
     exit_code = 4
+
+
+class NoNodeKey(AuthenticationFailed):
+    """The peer speaks TLS, and has no key as nodes have: a web server, a login page."""
 
 
 class VersionMismatch(RemoteProtocolError):

@@ -389,6 +389,14 @@ NODE = Board(
                     ),
                 ),
                 Panel(
+                    "Connection",
+                    (Query(f"{_nodes('swarmnode_connectivity')} == 1", "{{instance}} {{state}}"),),
+                    "state-timeline",
+                    mappings=_ACTIVE,
+                    help="How each reaches others: direct, punched, relayed, local (this machine "
+                    "and its LAN only) or alone. `swarmnode netcheck` says why.",
+                ),
+                Panel(
                     "Behind",
                     (
                         Query(f"{_nodes('swarmnode_nat')} == 1", "{{instance}} {{kind}}"),

@@ -29,7 +29,7 @@ from cryptography.x509.oid import NameOID
 from OpenSSL import SSL, crypto
 
 from swarmnode import limits
-from swarmnode.errors import AuthenticationFailed, MalformedMessage, VersionMismatch
+from swarmnode.errors import AuthenticationFailed, MalformedMessage, NoNodeKey, VersionMismatch
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, receive_exactly
 from swarmnode.protocol.identity import Identity
@@ -73,7 +73,8 @@ async def shake_hands(
     ``header``: the first TLS_HEADER_BYTES that came, if they have been read already.
 
     Raises:
-        AuthenticationFailed: the peer proved no Ed25519 key, or refused ours.
+        NoNodeKey: the peer proved no Ed25519 key, or refused ours.
+        AuthenticationFailed: it chose a cipher that was not offered.
         VersionMismatch: the peer does not speak this protocol.
         MalformedMessage: what came is not TLS.
         ChannelBroken: the channel ended.
@@ -113,9 +114,7 @@ async def _advance(channel: Channel, connection: SSL.Connection) -> bool:
         return False
     except SSL.Error as error:
         await _flush(channel, connection)  # the alert tells the peer
-        raise AuthenticationFailed(
-            f"{channel.description}: TLS handshake failed: {_reason(error)}"
-        ) from error
+        raise NoNodeKey(f"{channel.description}: TLS handshake failed: {_reason(error)}") from error
     return True
 
 
@@ -156,9 +155,7 @@ def _result(channel: Channel, connection: SSL.Connection) -> TlsResult:
     # OpenSSL lists the certificate itself for a server only: what counts is that no other is there.
     chain = connection.get_peer_cert_chain(as_cryptography=True) or []
     if not isinstance(key, Ed25519PublicKey) or any(other != certificate for other in chain):
-        raise AuthenticationFailed(
-            f"{channel.description}: expected one certificate with an Ed25519 key"
-        )
+        raise NoNodeKey(f"{channel.description}: expected one certificate with an Ed25519 key")
     cipher = _CIPHERS.get(connection.get_cipher_name() or "")
     if cipher is None:
         raise AuthenticationFailed(

@@ -25,6 +25,7 @@ from swarmnode.errors import (
     AuthenticationFailed,
     DeadlineExceeded,
     DialFailed,
+    NoNodeKey,
     Overloaded,
     Refused,
     SwarmNodeError,
@@ -192,6 +193,8 @@ def cause_of(error: SwarmNodeError, *, has_opened: bool) -> Cause:
             return "no-handshake"
         case TransportError():
             return "cut-off"
+        case NoNodeKey():
+            return "not-a-node"
         case AuthenticationFailed():
             return "other-key"
         case VersionMismatch():

@@ -28,6 +28,7 @@ PROMISED = {
     "SwarmnodeExchangeFailureRatio",
     "SwarmnodeHalfApplied",
     "SwarmnodeAllRelayed",
+    "SwarmnodeAlone",
     "SwarmnodeWorkerCrashLoop",
     "SwarmnodeDiskNearlyFull",
     "SwarmnodeClockSkew",

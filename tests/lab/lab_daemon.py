@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +49,33 @@ class LabDaemon(Daemon):
         with contextlib.suppress(Exception):  # it is just starting
             found = [each for each in self.peers() if each["peer"] == peer and each["connected"]]
         return found[0]["path"] if found else ""
+
+    def page_of(self, peer: str) -> bytes:
+        """Return the page of metrics of a peer, asked over the session with it."""
+        return self._client.get_bytes(f"/peers/{peer}/metrics")
+
+    def netcheck(self) -> tuple[list[dict[str, Any]], int]:
+        """Return the findings of one ``netcheck`` on its host, and the exit code."""
+        done = subprocess.run(
+            [
+                *("ip", "netns", "exec", self._lab.namespace(self._netns)),
+                *worker_command("swarmnode", "netcheck", "--json"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=environment(self.home, self.env),
+            stdin=subprocess.DEVNULL,
+        )
+        findings = json.loads(done.stdout) if done.stdout else []
+        return (findings if isinstance(findings, list) else []), done.returncode
+
+
+def told(findings: Sequence[Mapping[str, Any]]) -> str:
+    """Return the first sentence of ``netcheck``, with the advice after "->"."""
+    if not findings:
+        return ""
+    first = findings[0]
+    sentence = f"{first['verdict']}: {first['text']}"
+    return f"{sentence} -> {first['advice']}" if first["advice"] else sentence

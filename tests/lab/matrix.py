@@ -1,16 +1,25 @@
 """Every kind of NAT against every other, with real daemons: how they reach each other.
 
-    python tests/lab/matrix.py [--pairs symmetric:cgnat,none:firewall] [--json]
-    python tests/lab/matrix.py --conditions all [--json]      broken lines: ``conditions.py``
+    python tests/lab/matrix.py [--pairs symmetric:cgnat,none:firewall] [--delay-ms 40] [--json]
+    python tests/lab/matrix.py --conditions vpn,no-dns [...]  broken lines: ``broken/``
+    python tests/lab/matrix.py --conditions all [...]         the 55 pairs, and all of those
 
 For each pair two daemons with torch workers, each behind a NAT of its own, and one volunteer at a
 public address that relays and does not train. They know the volunteer's address and nothing else,
 have to find each other, and exchange a model of 1 M parameters. Needs root, see ``natlab.py``.
 
+    name       the two kinds
+    expected   the best path that physics allows
+    path       of their session when it has not changed for a while, as both sides see it
+    exchanged  both have committed an exchange, and none of them is half applied
     connect_s  from the moment the second one listens to the first session between the two
     seconds    from the moment both could exchange (joined, worker ready, session open) to the
                first exchange that both have committed
-    path       of that session when it has not changed for a while, as both sides see it
+    rtt_ms     between the two, measured before they start: of each to the core, added
+    told       the first sentence of ``netcheck`` on the first of them
+
+``--delay-ms`` is how long a packet takes on the uplink of each site, in each direction: a round
+trip takes twice that to a public host, and four times that between two sites.
 """
 
 from __future__ import annotations
@@ -22,8 +31,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
@@ -33,12 +43,18 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from swarmnode.protocol.swarm import Hint
 from swarmnode.tensor.layout import Layout
 from tests.kits.daemon_kit import make_home, new_swarm, wait_until
-from tests.lab.lab_daemon import LabDaemon
+from tests.lab.lab_daemon import LabDaemon, told
 from tests.lab.natlab import NAT_TYPES, NatLab
+from tests.lab.plain import round_trips_ms
+from tests.lab.shaper import Shape
 
 NUMEL = 1_000_000
 RELAY_PORT, PORT = 443, 7337
+_RTT_PORT = 80  # every kind lets it out, and no link names it
 _DEADLINE_S = 60.0
+# So small that no step changes a weight. Else two models walk away from each other while a line
+# finds its rate, and the guard of exchanges has its say in what is measured of the line.
+_LR = 1e-30
 # What can be punched has been by then: a try is at most this long after the session began.
 _SETTLE_S = 25.0
 # Kinds whose TCP mapping is another one for each destination, and those without any UDP.
@@ -49,15 +65,30 @@ _UDP_OPEN = ("full-cone", "addr-restricted")
 
 @dataclass(frozen=True)
 class Result:
-    """One pair. ``expected`` is what the measurements of single punches say."""
+    """One pair: the fields are above. ``expected`` is what measurements of single punches say."""
 
     a: str
     b: str
-    path: str
-    exchanged: bool
-    seconds: float
-    connect_s: float
     expected: str
+    path: str = "none"
+    exchanged: bool = False
+    seconds: float = _DEADLINE_S
+    connect_s: float = _DEADLINE_S
+    rtt_ms: float = 0.0
+    told: str = ""
+
+    def as_condition(self) -> dict[str, Any]:
+        """Return it with the fields that every line of the matrix has."""
+        return {
+            "name": f"{self.a}:{self.b}",
+            "expected": self.expected,
+            "path": self.path,
+            "exchanged": self.exchanged,
+            "seconds": self.seconds,
+            "told": self.told,
+            "rtt_ms": self.rtt_ms,
+            "connect_s": self.connect_s,
+        }
 
 
 def expected_path(a: str, b: str) -> str:
@@ -81,7 +112,13 @@ def all_pairs() -> list[tuple[str, str]]:
 
 
 def measure(
-    a: str, b: str, folder: Path, tell: Callable[[str], None], *, expected: str = ""
+    a: str,
+    b: str,
+    folder: Path,
+    tell: Callable[[str], None],
+    *,
+    expected: str = "",
+    delay_ms: float = 0.0,
 ) -> Result:
     """Build a lab for one pair, let its daemons meet, and return what came of it.
 
@@ -91,11 +128,12 @@ def measure(
     swarm = new_swarm()
     signed = swarm.signed(
         numel=NUMEL,
-        task_config={"dim": NUMEL, "batch": 1, "lr": 1e-8},
+        task_config={"dim": NUMEL, "batch": 1, "lr": _LR},
         layout_hash=Layout.of([("weight", (1, NUMEL), "float32")]).layout_hash,
     )
     ids = {name: make_home(folder / name, swarm, signed).peer_id for name in ("pub0", "c0", "c1")}
-    with NatLab([a, b], public=1) as lab:
+    with NatLab([a, b], public=1, shape=Shape(delay_ms=delay_ms)) as lab:
+        rtt_ms = sum(round_trips_ms(lab, ("c0", "c1"), "pub0", _RTT_PORT))
         link = str(swarm.link(Hint(ids["pub0"], f"{lab.ip('pub0')}:{RELAY_PORT}")))
         relay = LabDaemon(lab, "pub0", folder, link, "--role", "relay", port=7337)
         relay.wait(lambda s: s["state"] == "serving", "the relay")
@@ -103,16 +141,18 @@ def measure(
         second = LabDaemon(lab, "c1", folder, link, port=PORT)
         nodes = ((first, str(ids["c1"])), (second, str(ids["c0"])))
         try:
-            return _watch(a, b, nodes, expected)
+            found = _watch(Result(a, b, expected), nodes)
+            return replace(found, rtt_ms=round(rtt_ms, 1), told=told(first.netcheck()[0]))
         except AssertionError as error:
-            tell(f"{a} {b}: {error}")
-            return Result(a, b, "none", False, _DEADLINE_S, _DEADLINE_S, expected)
+            ends = [_last_line(daemon) for daemon in (first, second)]
+            tell(f"{a} {b}: {error}; last exchanges: {' | '.join(ends)}")
+            return Result(a, b, expected, rtt_ms=round(rtt_ms, 1))
         finally:
             for daemon in (first, second, relay):
                 daemon.kill()
 
 
-def _watch(a: str, b: str, nodes: tuple[tuple[LabDaemon, str], ...], expected: str) -> Result:
+def _watch(pair: Result, nodes: tuple[tuple[LabDaemon, str], ...]) -> Result:
     (first, other), (second, one) = nodes
     second.wait(bool, "the second daemon")
     listened_at = time.monotonic()
@@ -128,17 +168,38 @@ def _watch(a: str, b: str, nodes: tuple[tuple[LabDaemon, str], ...], expected: s
     )
     seconds = time.monotonic() - ready_at
     with contextlib.suppress(AssertionError):  # the table says what it is instead
-        wait_until(lambda: first.path_to(other) == expected, "the best path", _SETTLE_S)
-    path = first.path_to(other)
-    is_whole = all(d.wait(bool, "its status")["exchanges_half_applied"] == 0 for d, _ in nodes)
-    return Result(a, b, path, is_whole, round(seconds, 2), round(connect_s, 2), expected)
+        wait_until(lambda: first.path_to(other) == pair.expected, "the best path", _SETTLE_S)
+    return replace(
+        pair,
+        path=first.path_to(other) or "none",
+        exchanged=all(d.wait(bool, "its status")["exchanges_half_applied"] == 0 for d, _ in nodes),
+        seconds=round(seconds, 2),
+        connect_s=round(connect_s, 2),
+    )
 
 
-def measure_all(pairs: list[tuple[str, str]], tell: Callable[[str], None]) -> Iterator[Result]:
-    """Yield the result of each pair."""
-    for a, b in pairs:
+def _last_line(daemon: LabDaemon) -> str:
+    """Return what came of the last exchange of a node, "none" if it had none."""
+    journal = daemon.home / "exchanges.jsonl"
+    lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
+    return lines[-1] if lines else "none"
+
+
+def measure_all(
+    pairs: Iterable[tuple[str, str]],
+    tell: Callable[[str], None],
+    *,
+    delay_ms: float = 0.0,
+    jobs: int = 1,
+) -> Iterator[Result]:
+    """Yield the result of each pair; ``jobs`` labs are there at a time."""
+
+    def one(pair: tuple[str, str]) -> Result:
         with tempfile.TemporaryDirectory(prefix="swarmnode-matrix-") as folder:
-            yield measure(a, b, Path(folder), tell)
+            return measure(*pair, Path(folder), tell, delay_ms=delay_ms)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(one, pairs)
 
 
 def as_table(results: list[Result]) -> str:
@@ -161,37 +222,67 @@ def _as_cell(result: Result | None) -> str:
     return f"{result.path} {result.connect_s:.1f}{other}"
 
 
-def summary(results: list[Result]) -> dict[str, Any]:
-    """Return counts and medians."""
-    relayed = [r.seconds for r in results if r.path == "relay"]
-    direct = [r.seconds for r in results if r.path not in ("relay", "none")]
+def is_right(line: dict[str, Any]) -> bool:
+    """Whether a line of the matrix is as it should be, by what stands in it."""
+    is_met = line["path"] == line["expected"] and line["exchanged"] is (line["expected"] != "none")
+    return bool(is_met and line.get("is_told", True))
+
+
+def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return counts and medians. Pairs are the lines that have ``connect_s``."""
+    pairs = [line for line in lines if "connect_s" in line]
+    relayed = [line["seconds"] for line in pairs if line["path"] == "relay"]
+    direct = [line["seconds"] for line in pairs if line["path"] not in ("relay", "none")]
     return {
-        "pairs": len(results),
-        "exchanged": sum(r.exchanged for r in results),
-        "as_expected": sum(r.path == r.expected for r in results),
+        "lines": len(lines),
+        "pairs": len(pairs),
+        "exchanged": sum(line["exchanged"] for line in lines),
+        "as_expected": sum(map(is_right, lines)),
+        "not_as_expected": [line["name"] for line in lines if not is_right(line)],
         "median_s_direct": statistics.median(direct) if direct else None,
         "median_s_relayed": statistics.median(relayed) if relayed else None,
-        "median_connect_s": statistics.median(r.connect_s for r in results) if results else None,
+        "median_connect_s": statistics.median(p["connect_s"] for p in pairs) if pairs else None,
+        "median_rtt_ms": statistics.median(p["rtt_ms"] for p in pairs) if pairs else None,
     }
 
 
-def _run_conditions(wanted: str, *, as_json: bool, parser: argparse.ArgumentParser) -> int:
-    from tests.lab.broken.conditions import CONDITIONS, measure_all
+def _measured(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Iterator[Any]:
+    """Yield the results of pairs, then lines of conditions, as they come."""
 
-    names = [*CONDITIONS] if wanted == "all" else wanted.split(",")
-    if not set(names) <= CONDITIONS.keys():
-        parser.error(f"expected all, or some of {', '.join(CONDITIONS)}; got {wanted}")
-
-    def tell(text: str) -> None:
+    def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    found = list(measure_all(names, tell))
-    right = sum(each.pop("is_right") for each in found)
-    if as_json:
-        print(json.dumps({"conditions": found}))
-    else:
-        print(f"{right} of {len(found)} as they should be")
-    return 0 if right == len(found) else 1
+    how = {"delay_ms": options.delay_ms, "jobs": options.jobs}
+    for result in measure_all(_wanted_pairs(options, parser), say, **how):
+        say(
+            f"{result.a:16} {result.b:16} {result.path:12} {result.seconds:6.2f} s"
+            f" (connected after {result.connect_s:.2f} s, round trip {result.rtt_ms:.1f} ms)"
+        )
+        yield result
+    if options.conditions:
+        from tests.lab.broken import conditions
+
+        names = [*conditions.CONDITIONS]
+        if options.conditions != "all":
+            names = options.conditions.split(",")
+        if not set(names) <= conditions.CONDITIONS.keys():
+            known = ", ".join(conditions.CONDITIONS)
+            parser.error(f"expected all, or some of {known}; got {options.conditions}")
+        yield from conditions.measure_all(names, say, **how)
+
+
+def _wanted_pairs(
+    options: argparse.Namespace, parser: argparse.ArgumentParser
+) -> list[tuple[str, str]]:
+    if not options.pairs:
+        return all_pairs() if options.conditions in ("", "all") else []
+    pairs = []
+    for text in options.pairs.split(","):
+        a, _, b = text.partition(":")
+        if not {a, b} <= set(NAT_TYPES):
+            parser.error(f"expected a:b of {', '.join(NAT_TYPES)}; got {text}")
+        pairs.append((a, b))
+    return pairs
 
 
 def main() -> int:
@@ -200,34 +291,25 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--pairs", help="a:b,c:d; all 55 without it")
-    parser.add_argument("--conditions", help="all, or a,b,c of conditions.py, instead of pairs")
+    parser.add_argument("--conditions", default="", help="all, or a,b,c of broken/")
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="of each uplink and direction")
+    parser.add_argument("--jobs", type=int, default=1, help="labs at a time")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    if options.conditions:
-        return _run_conditions(options.conditions, as_json=options.json, parser=parser)
-    pairs = all_pairs()
-    if options.pairs:
-        pairs = [tuple(pair.split(":")) for pair in options.pairs.split(",")]
-        for pair in pairs:
-            if len(pair) != 2 or not set(pair) <= set(NAT_TYPES):
-                parser.error(f"expected a:b of {', '.join(NAT_TYPES)}; got {':'.join(pair)}")
-    results = []
-
-    def tell(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    for result in measure_all(pairs, tell):
-        results.append(result)
-        tell(
-            f"{result.a:16} {result.b:16} {result.path:12} {result.seconds:6.2f} s"
-            f" (connected after {result.connect_s:.2f} s)"
-        )
+    results, lines = [], []
+    for found in _measured(options, parser):
+        if isinstance(found, Result):
+            results.append(found)
+            lines.append(found.as_condition())
+        else:
+            lines.append(found)
+    total = summary(lines) | {"delay_ms": options.delay_ms}
     if options.json:
-        print(json.dumps({"pairs": [asdict(r) for r in results], "summary": summary(results)}))
+        print(json.dumps({"conditions": lines, "summary": total}))
     else:
-        print(as_table(results))
-        print(json.dumps(summary(results)))
-    return 0 if all(r.exchanged for r in results) else 1
+        print(as_table(results) if results else "")
+        print(json.dumps(total))
+    return 0 if total["as_expected"] == len(lines) else 1
 
 
 if __name__ == "__main__":

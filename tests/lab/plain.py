@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.lab.natlab import NatLab
 
 # Packets in the lab take microseconds; what has not come by then was dropped.
 DROPPED_AFTER_S = 0.25
+_OPEN_S = 10.0
+_RTT_AT = 68  # of tcpi_rtt in struct tcp_info, in microseconds
 
 Endpoint = tuple[str, int]
 
@@ -101,3 +104,25 @@ def reaches(sender: socket.socket, target: Endpoint, receiver: socket.socket) ->
         sender.sendto(b"hello", target)
     got = received(receiver)
     return got is not None and got[1] == sender.getsockname()
+
+
+def round_trips_ms(lab: NatLab, clients: Sequence[str], server: str, port: int) -> list[float]:
+    """Return the round trip from each client to a server, as its kernel measured it.
+
+    The kernel's clock, because this process may wait for the processor. The shortest of three: by
+    the first of them the neighbours learn each other's addresses.
+    """
+    with lab.inside(server):
+        listener = socket.create_server((lab.ip(server), port))
+    with listener:
+        return [min(_open_ms(lab, client, listener) for _ in range(3)) for client in clients]
+
+
+def _open_ms(lab: NatLab, client: str, listener: socket.socket) -> float:
+    with (
+        lab.inside(client),
+        socket.create_connection(listener.getsockname(), _OPEN_S) as connection,
+    ):
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT_AT + 4)
+    listener.accept()[0].close()
+    return int.from_bytes(info[_RTT_AT:], sys.byteorder) / 1e3

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.matrix import all_pairs, expected_path, measure
+from tests.lab.matrix import all_pairs, expected_path, is_right, measure
 
 # One pair for each way, and for each reason why there is no better one.
 PAIRS = (
@@ -16,6 +16,8 @@ PAIRS = (
     ("symmetric", "cgnat-sym"),
     ("udp-blocked", "tcp-443"),
 )
+FAR_PAIRS = (("port-restricted", "port-restricted"), PAIRS[-1])
+LATE_MS = 15  # the kernel's clock, on a busy machine
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=":".join)
@@ -26,6 +28,20 @@ def test_two_nodes_exchange_by_the_best_way(
     result = measure(*pair, tmp_path, said.append)
     assert result.exchanged, said
     assert result.path == expected_path(*pair)
+
+
+@pytest.mark.parametrize("pair", FAR_PAIRS, ids=":".join)
+def test_the_ways_are_the_same_at_a_distance(
+    able: None, tmp_path: Path, pair: tuple[str, str]
+) -> None:
+    """40 ms on each of four uplinks."""
+    said: list[str] = []
+    result = measure(*pair, tmp_path, said.append, delay_ms=40)
+    assert result.rtt_ms == pytest.approx(160, abs=LATE_MS)
+    assert result.exchanged, said
+    assert result.path == expected_path(*pair)
+    assert is_right(result.as_condition())
+    assert "Connected" in result.told or "relays" in result.told, result.told
 
 
 def test_a_port_that_the_router_maps_is_dialled(able: None, tmp_path: Path) -> None:

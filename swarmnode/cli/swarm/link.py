@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,9 @@ from swarmnode.protocol.swarm import SwarmLink, parse_link
 from swarmnode.store.contacts import load_contacts
 from swarmnode.store.swarms import read_manifest, stored_link, stored_links
 
+# What stands for a bright square is the colour of the letters.
+_WHITE_ON_BLACK, _PLAIN = "\033[97;40m", "\033[0m"
+
 
 class Found(NamedTuple):
     """A link without its invite, and where its peers are from."""
@@ -32,9 +36,10 @@ class Found(NamedTuple):
 
 @click.command()
 @click.argument("name", required=False)
+@click.option("--qr", "as_qr", is_flag=True, help="Print it as a QR code for a camera, too.")
 @home_option
 @json_option
-def link(name: str | None, home: Path | None, as_json: bool) -> None:
+def link(name: str | None, as_qr: bool, home: Path | None, as_json: bool) -> None:
     """Print the link to the swarm NAME, with members as hints that are there now.
 
     The running node is asked. Without one, the hints are those of the stored link and nodes of
@@ -55,8 +60,33 @@ def link(name: str | None, home: Path | None, as_json: bool) -> None:
         )
         return
     click.echo(text)
+    if as_qr:
+        click.echo(in_squares(text), nl=False)
     for note in _notes(found, home):
         click.echo(f"swarmnode: {plain(note)}", err=True)
+
+
+def in_squares(text: str) -> str:
+    """Return a QR code of half blocks: two rows of squares to a line of the terminal.
+
+    Its colours are set: on a bright terminal it would be a negative, which not all cameras read.
+
+    Raises:
+        SwarmNodeError: the library that draws it is not there.
+    """
+    import io  # with what draws: hardly any link is shown to a camera
+
+    try:
+        import segno
+    except ModuleNotFoundError as error:
+        raise SwarmNodeError(
+            "`swarmnode link --qr` draws with segno, which the extra `qr` brings: in the clone run"
+            f" {shlex.quote(sys.executable)} -m pip install '.[qr]'"
+        ) from error
+    # L: a screen is neither dirty nor torn, and the squares of a long link stay large enough.
+    code, lines = segno.make_qr(text, error="l"), io.StringIO()
+    code.terminal(lines, compact=True)
+    return "".join(f"{_WHITE_ON_BLACK}{line}{_PLAIN}\n" for line in lines.getvalue().splitlines())
 
 
 def find_link(name: str | None, paths: Paths) -> Found:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.broken.conditions import CONDITIONS, TELL_S, measure
+from tests.lab.broken.conditions import CONDITIONS
+from tests.lab.broken.world import TELL_S, measure
+from tests.lab.matrix import is_right
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_the_condition_is_named(able: None, name: str) -> None:
     found = measure(name, CONDITIONS[name])
-    assert found["is_right"], str(found)
+    assert is_right(found), str(found)
     assert found["seconds"] < TELL_S

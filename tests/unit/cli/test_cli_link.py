@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import segno
 import trio
 
 from swarmnode import limits
@@ -82,6 +84,33 @@ def test_without_a_node_stored_link_and_contacts_make_it_and_that_is_said(
     assert "no node of this swarm runs here" in err
     said = json.loads(run(capsys, "--json")[0])
     assert (said["name"], said["fresh"]) == ("demo", False)
+
+
+@pytest.mark.usefixtures("running")
+def test_a_qr_code_in_the_terminal_is_that_of_the_link(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_link(STORED, paths)
+    text, *lines = run(capsys, "--qr")[0].splitlines()
+    bright = {"█": (0, 0), "▀": (0, 1), "▄": (1, 0), " ": (1, 1)}  # of the upper and lower square
+    rows = [[bright[each][half] for each in line] for line in lines for half in (0, 1)]
+    border = segno.make_qr(text, error="l").default_border_size
+    code = [row[border:-border] for row in rows[border:]]
+    wanted = [list(row) for row in segno.make_qr(text, error="l").matrix]
+    assert code[: len(wanted)] == wanted
+    assert not any(map(any, rows[:border]))  # a camera needs the margin
+    assert not any(any(row[:border] + row[-border:]) for row in rows[:-1])
+
+
+@pytest.mark.usefixtures("running")
+def test_without_segno_the_error_names_the_extra(
+    paths: Paths, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_link(STORED, paths)
+    monkeypatch.setitem(sys.modules, "segno", None)  # as an import of what is not there ends
+    err = run(capsys, "--qr", code=1)[1]
+    assert "pip install '.[qr]'" in err
+    assert len(err.splitlines()) == 1
 
 
 @pytest.mark.usefixtures("running")
