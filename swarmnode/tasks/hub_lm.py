@@ -108,7 +108,9 @@ class HubLM(TokensTask):
             whole.save_pretrained(folder, save_embedding_layers=False)
             (Path(folder) / "README.md").unlink()  # a form to fill in, with that folder in it
         else:
-            whole = whole.merge_and_unload() if has_adapters else whole
+            if has_adapters:
+                _untie(whole.get_base_model())
+                whole = whole.merge_and_unload()
             save_model(whole, folder)
         self.base.copy_tokenizer(Path(folder))
 
@@ -176,6 +178,18 @@ def _save_activations(model: Any) -> None:
     """Have each layer computed again in the backward pass; transformers 5 has another name."""
     enable = getattr(model, "activation_checkpointing_enable", None)
     (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+
+
+def _untie(model: Any) -> None:
+    """Give an output layer that has an adapter a weight of its own.
+
+    Merged into one that it shares with the input, the adapter would change what tokens are, too.
+    """
+    adapted = getattr(model.get_output_embeddings(), "base_layer", None)
+    if adapted is not None and adapted.weight is model.get_input_embeddings().weight:
+        adapted.weight = torch.nn.Parameter(adapted.weight.detach().clone())
+        model.config.get_text_config().tie_word_embeddings = False
+        model.config.tie_word_embeddings = False
 
 
 class _Logits(torch.nn.Module):

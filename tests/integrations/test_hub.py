@@ -245,6 +245,7 @@ def test_create_names_the_model_by_its_hashes_and_keeps_its_place(
     assert facts["task"] == "hub-lm"
     config = facts["config"]
     assert (config["lora_rank"], config["lora_targets"]) == (2, "q_proj,v_proj")
+    assert config["lr"] == 10 * HubLM.Config().lr  # adapters want more
     assert pinned({}, llama).items() <= config.items()
     assert str(llama) not in json.dumps(config)  # a path is this node's own business
     remembered = load_training_data("mine", Paths(tmp_path))

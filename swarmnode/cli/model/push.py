@@ -1,6 +1,6 @@
 """``swarmnode push``: the trained model and its card, on the Hugging Face hub.
 
-All files come in one commit: until it is made nobody sees any of them, so an upload that is cut off
+All files come in one commit: until it is made none of them is seen, so an upload that is cut off
 leaves what was there before, and the next one begins anew.
 """
 

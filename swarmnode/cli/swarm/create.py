@@ -26,7 +26,13 @@ from swarmnode.cli.options import (
 )
 from swarmnode.cli.swarm.equip import words as environment_words
 from swarmnode.cli.swarm.manifest import write_swarm
-from swarmnode.cli.swarm.recipe import lora_settings, make_recipe, parse_settings, recipe_words
+from swarmnode.cli.swarm.recipe import (
+    lora_settings,
+    make_recipe,
+    parse_settings,
+    recipe_words,
+    with_lora_rate,
+)
 from swarmnode.config import NodeConfig, load_config
 from swarmnode.errors import ConfigError, Refused
 from swarmnode.memory import MainMemory, main_memory
@@ -356,6 +362,7 @@ def _describe(
     named = task
     task_config, strategy_settings = parse_settings(settings)[:2]
     task, task_config = resolve_preset(task, base | task_config)
+    task_config = with_lora_rate(task_config)
     if (model_dir or base) and task != _HUB_TASK:
         raise ConfigError(f"--model and --lora: expected the task {_HUB_TASK}, got {task}")
     arguments = [f"--task={task}", f"--config={json.dumps(task_config)}"]

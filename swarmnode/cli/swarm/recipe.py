@@ -28,6 +28,13 @@ _LORA: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 
+# Ten times that of a whole model, where nothing else is said. Measured once, with one seed, on a
+# Llama of 119,000 parameters, pretrained, on four nodes for 60 steps: whole, its loss fell by .072,
+# .118 and .167 at .0005, .0015 and .004; adapters of rank 4 by .029, .044, .064 and .064 at .002,
+# .006, .02 and .05. Ten times is what J. Schulman et al., "LoRA without regret", 2025, have too.
+_LORA_LR = 5e-4
+
+
 def parse_settings(
     settings: tuple[str, ...],
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -76,6 +83,11 @@ def lora_settings(text: str | None) -> dict[str, Any]:
     if text and "lora_rank" not in found:
         raise ConfigError(f"--lora: expected a rank, such as r=16, got {text!r}")
     return found
+
+
+def with_lora_rate(config: dict[str, Any]) -> dict[str, Any]:
+    """Return settings of a task, with the learning rate of adapters if it trains some."""
+    return {"lr": _LORA_LR} | config if config.get("lora_rank") else config
 
 
 def make_recipe(
