@@ -202,7 +202,8 @@ def test_a_shared_page_opens_by_its_link_and_only_shows(three: Trio, page: Brows
         )
         page.evaluate("document.querySelector('a[href=\"/swarm\"]').click()")
         page.wait(
-            "location.pathname == '/swarm' && document.querySelector('#tiles dd')", "the swarm"
+            "location.pathname == '/swarm' && document.querySelector('#tiles dd') !== null",
+            "the swarm",
         )
         tiles = page.evaluate("document.querySelector('#tiles').innerText")
         assert "Members here\n3" in tiles
