@@ -53,7 +53,7 @@ def test_the_page_can_be_followed(page: str, link: str, tmp_path: Path) -> None:
 def test_a_command_that_does_not_work_is_noticed(link: str, tmp_path: Path) -> None:
     with Reader(tmp_path / "reader", link) as reader:
         reader.follow("swarmnode paths")
-        with pytest.raises(AssertionError, match="no such option"):
+        with pytest.raises(AssertionError, match="No such option"):
             reader.follow("swarmnode status --colour")
         with pytest.raises(AssertionError, match="swarmnode status"):
             reader.follow("swarmnode status")  # no node runs
