@@ -61,6 +61,7 @@ _COOKIE_S = 30 * 86_400
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{20,200}")
 # A cookie of the strict kind comes along only once a page of our own asks.
 _ENTRY = b"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>swarmnode</title>\
+<link rel="icon" href="/static/icon.svg">\
 <meta http-equiv="refresh" content="0;url=/"></head><body><a href="/">The swarm</a></body></html>
 """
 

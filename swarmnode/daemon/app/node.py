@@ -166,10 +166,7 @@ class Node:
                 hints=(*link.hints, *map(Hint.parse, config.bootstrap)),
             )
         )
-        sharing = Sharing(
-            config.dashboard_share, config.dashboard_names, config.paths.dashboard_token
-        )
-        self.dashboard = Dashboard(self, config.dashboard_address, sharing)
+        self.dashboard = Dashboard(self, config.dashboard_address, Sharing.of(config))
         self.metrics_listener = ""
         self._network.on_session_end = self.view.count_closed
 

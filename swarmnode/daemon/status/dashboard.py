@@ -37,7 +37,7 @@ import msgspec
 import trio
 
 from swarmnode import limits
-from swarmnode.config import HostPort
+from swarmnode.config import HostPort, NodeConfig
 from swarmnode.daemon.exchange.history import letters_of
 from swarmnode.daemon.status.phases import Member
 from swarmnode.daemon.status.view import Owned
@@ -168,6 +168,11 @@ class Sharing(NamedTuple):
     addresses: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     token_file: Path = Path("dashboard.token")
+
+    @classmethod
+    def of(cls, config: NodeConfig) -> Sharing:
+        """Return that of a node's settings."""
+        return cls(config.dashboard_share, config.dashboard_names, config.paths.dashboard_token)
 
 
 _NOT_SHARED = Sharing()

@@ -16,7 +16,7 @@ export function showOutlook(overview) {
   document.title = `${node.swarm} over time, swarmnode`;
   setText(byId("swarm"), node.swarm);
   setFacts(byId("tiles"), [
-    ["Members here", count(overview.members_alive), `${count(outlook.members_max)} at most`],
+    ["Members here", count(overview.members_alive), `${count(outlook.members_max)} at the most so far`],
     ["Tokens a day", compact(outlook.tokens_per_day), `${compact(tokens)} so far`],
     ["Target", outlook.target_tokens ? compact(outlook.target_tokens) : "none", done(outlook, tokens)],
     ["Expected end", ...end(outlook, tokens, overview.unix_s)],
