@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import sys
@@ -54,6 +55,7 @@ sys.meta_path.insert(0, _Torch())
 _ASK_S = 5.0  # of a node that may stand still
 _END_S = 60.0  # of a daemon that was told to end, and of a worker that lost its daemon
 _LOOK_S = 0.1
+_READY = re.compile(r" worker ready .*\bstep=(\d+)")
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,13 @@ class ChaosNode(NodeProcess):
         self.promised_step = max(self.promised_step, int(saved["step"]))
         return f"snapshot of step {saved['step']} promised"
 
+    def begun_step(self) -> int:
+        """Return where its newest worker began, by its log.
+
+        The status has the last step of the worker before until the next one has taken a step.
+        """
+        return begun_step((self.home / "daemon.log").read_text(errors="replace"))
+
     def send(self, number: signal.Signals, pids: Sequence[int]) -> None:
         """Send a signal to processes of it that are there."""
         for pid in filter(None, pids):
@@ -186,6 +195,12 @@ class ChaosNode(NodeProcess):
             if seen is not None:
                 life = self.lives.setdefault(pid, Life(self.number, name, pid))
                 life.samples.append(seen)
+
+
+def begun_step(log: str) -> int:
+    """Return the step at which the last worker of a log was ready, 0 if none was."""
+    found = _READY.findall(log)
+    return int(found[-1]) if found else 0
 
 
 async def ended(pid: int) -> bool:

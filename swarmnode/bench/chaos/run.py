@@ -323,9 +323,7 @@ class _Chaos:
             if await node.look() and node.is_training and node.worker_pid not in not_pids:
                 if first and not_pids and node.promised_step:
                     promised, node.promised_step = node.promised_step, 0
-                    self.evidence.promises.append(
-                        (f"n{node.number}", promised, node.status["step"])
-                    )
+                    self.evidence.promises.append((f"n{node.number}", promised, node.begun_step()))
                 first = False
                 if node.merged > merged or merged < 0:
                     return True

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from swarmnode.bench.chaos.findings import Evidence, format_outcome, judge, outcome
-from swarmnode.bench.chaos.node import SITE, Life, Sample, is_there, sample_of
+from swarmnode.bench.chaos.node import SITE, Life, Sample, begun_step, is_there, sample_of
 from swarmnode.bench.chaos.plan import ENDING, NETWORK, WEIGHTS, network_faults, node_faults
 from swarmnode.bench.chaos.world import rules
 from swarmnode.processes.audit import Entry
@@ -204,6 +204,13 @@ def test_the_rules_of_a_line_are_what_nft_is_told() -> None:
     assert "ip saddr { 10.77.0.2, 10.77.0.3 } drop;numgen random mod 10000 < 500 drop;" in text
     assert "ip daddr { 10.77.0.2, 10.77.0.3 } drop;numgen random mod 10000 < 500 drop;" in text
     assert "drop" not in rules((), 0.0)
+
+
+def test_where_a_worker_began_is_read_from_the_log_and_not_from_the_status() -> None:
+    line = "2026-11-24T05:02:40Z info    daemon.worker: worker ready device=cpu step={} numel=8\n"
+    said = "swarmnode: starting (restarting the worker): step 1,638, 3 peers\n"
+    assert begun_step(line.format(0) + said + line.format(1655) + said) == 1655
+    assert begun_step(said) == 0
 
 
 # --- processes ------------------------------------------------------------------------------
