@@ -314,7 +314,7 @@ def sync_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def undone(undo: Callable[[], None]) -> Iterator[None]:
+def undone(undo: Callable[[], object]) -> Iterator[None]:
     """Take a step back if what must follow it fails."""
     try:
         yield

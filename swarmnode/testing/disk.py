@@ -362,7 +362,7 @@ class Recorder:
         return folder, name
 
     def _calls(self) -> dict[str, Callable[..., Any]]:
-        return {
+        changing: dict[str, Callable[..., Any]] = {
             "open": self._open,
             "close": self._close,
             "write": self._write,
@@ -380,10 +380,9 @@ class Recorder:
             "remove": self._removing(os.remove),
             "rmdir": self._removing(os.rmdir),
             "mkdir": self._mkdir,
-        } | {
-            name: self._looking(getattr(os, name))
-            for name in ("read", "pread", "preadv", "stat", "lstat", "fstat", "scandir", "listdir")
         }
+        looking = ("read", "pread", "preadv", "stat", "lstat", "fstat", "scandir", "listdir")
+        return changing | {name: self._looking(getattr(os, name)) for name in looking}
 
     def _open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         at = self._find(path, dir_fd)
