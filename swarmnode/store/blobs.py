@@ -54,6 +54,7 @@ from swarmnode.store.files import (
     read_file,
     storage_errors,
     sync_directory,
+    undone,
     write_atomic,
 )
 from swarmnode.wire.blobs import BlobManifest
@@ -104,6 +105,7 @@ class Blob:
         self._folder = folder
         self._slot_bytes = _slot_bytes(self.manifest, 0)
         self._proofs_fd = self._fd = -1
+        self._has_failed = False
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             self._open()
@@ -118,8 +120,9 @@ class Blob:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it is one file under its final name."""
-        return self.path.exists()
+        """Whether it is one file under its final name. Raises StorageError."""
+        with storage_errors(self.path, "read"):
+            return self.path.exists()
 
     @property
     def path(self) -> Path:
@@ -204,6 +207,8 @@ class Blob:
                 f"{self._folder}: chunk {index} does not belong to this blob",
                 path=str(self._folder),
             )
+        if self._has_failed:
+            raise StorageError(f"{self._folder}: the disk has failed: begin anew")
         with storage_errors(self._folder, "write to"):
             _write_at(self._fd, chunk, self._offset(index))
             slot = _Slot(leaf, _checksum(chunk), proof)
@@ -216,7 +221,7 @@ class Blob:
         Raises:
             StorageError: the disk fails.
         """
-        with storage_errors(self._folder, "write to"):
+        with storage_errors(self._folder, "write to"), self._must_sync():
             os.fdatasync(self._fd)
 
     def complete(self) -> None:
@@ -231,10 +236,12 @@ class Blob:
             missing = self.n_chunks - len(self._stored)
             raise StorageError(f"{self._folder}: {missing} of {self.n_chunks} chunks are missing")
         with storage_errors(self._folder, "write to"):
-            os.fsync(self._fd)
-            os.fsync(self._proofs_fd)
+            with self._must_sync():
+                os.fsync(self._fd)
+                os.fsync(self._proofs_fd)
             self._part.replace(self.path)
-            sync_directory(self._folder)
+            with undone(lambda: self.path.replace(self._part)):  # or it seems to be complete
+                sync_directory(self._folder)
 
     def close(self) -> None:
         """Close its files."""
@@ -250,6 +257,22 @@ class Blob:
         self.close()
 
     # --- inside --------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _must_sync(self) -> Iterator[None]:
+        """Forget all chunks if it fails: they can still be read, but may never reach the disk.
+
+        No later fsync brings them there, as the kernel takes them for written; writing them
+        again does.
+        """
+        try:
+            yield
+        except OSError:
+            self._has_failed = True
+            self._stored.clear()
+            with contextlib.suppress(OSError):
+                (self._folder / "proofs").unlink()
+            raise
 
     @property
     def _part(self) -> Path:
@@ -393,14 +416,19 @@ class BlobStore:
         tree = MerkleTree([leaf for leaf, _ in hashes])
         manifest = BlobManifest(size_bytes, chunk_bytes, tree.root)
         folder = self._reserve(manifest)
-        if not (folder / "data").exists():
+        with storage_errors(folder, "read"):
+            is_here = (folder / "data").exists()
+        if not is_here:
             slots = (_Slot(*both, tree.proof(index)) for index, both in enumerate(hashes))
             slot_bytes = _slot_bytes(manifest, 0)
             proofs = b"".join(slot.encode().ljust(slot_bytes, b"\0") for slot in slots)
             write_atomic(folder / "proofs", proofs)
             self._adopt(path, folder)
-        blob = Blob(folder, manifest)
-        blob.complete()
+        with contextlib.ExitStack() as undo:
+            blob = Blob(folder, manifest)
+            undo.callback(blob.close)
+            blob.complete()
+            undo.pop_all()
         return blob
 
     def remove(self, name: bytes) -> None:

@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,19 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 def make_private_dir(path: Path) -> None:
     """Make a directory that only its owner can enter; one that exists keeps its mode.
 
+    What is made survives a power failure: else what is synced in it could be nowhere.
+
     Raises:
         StorageError: It cannot be made, or something else has this name.
     """
     with storage_errors(path, "make the directory"):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.is_dir():
+            return
+        if not path.parent.is_dir():
+            make_private_dir(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+        with undone(path.rmdir):  # or the next caller finds it, and does not sync its name
+            sync_directory(path.parent)
 
 
 def read_file(path: Path, *, bytes_max: int, secret: bool = False) -> bytes:
@@ -70,8 +78,8 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Replace a file; when this returns, the new content survives a power failure.
 
     Raises:
-        StorageFull: No space is left; the old content is untouched.
-        StorageError: The system does not let us; the old content is untouched.
+        StorageFull: No space is left; the old content is there, or the new one.
+        StorageError: The system does not let us; the same.
     """
     with storage_errors(path, "write"), _written_temporary(path, data, mode) as temporary:
         temporary.replace(path)
@@ -79,13 +87,18 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 
 
 def write_new(path: Path, data: bytes) -> bool:
-    """Like :func:`write_atomic`, but never replace: return False if the file exists already."""
+    """Like :func:`write_atomic`, but never replace: return False if the file exists already.
+
+    Either way what is there survives a power failure.
+    """
     with storage_errors(path, "write"), _written_temporary(path, data, 0o600) as temporary:
         try:
             path.hardlink_to(temporary)
         except FileExistsError:
+            sync_directory(path.parent)  # which of two was first may not have come so far
             return False
-        sync_directory(path.parent)
+        with undone(path.unlink):  # or the next caller finds it, and takes it for durable
+            sync_directory(path.parent)
     return True
 
 
@@ -116,7 +129,8 @@ class IncomingFile:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
-        self._temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a later start removes it
+            self._temporary.unlink(missing_ok=True)
 
 
 class HomeLock:
@@ -138,9 +152,9 @@ class HomeLock:
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             self._acquire(path)
+            with storage_errors(path.parent, "clean"):
+                _remove_stale_temporaries(path.parent, now_s=os.fstat(self._fd).st_mtime)
             undo.pop_all()
-        with storage_errors(path.parent, "clean"):
-            _remove_stale_temporaries(path.parent, now_s=os.fstat(self._fd).st_mtime)
 
     def _acquire(self, path: Path) -> None:
         with storage_errors(path, "lock"):
@@ -297,6 +311,17 @@ def sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def undone(undo: Callable[[], object]) -> Iterator[None]:
+    """Take a step back if what must follow it fails."""
+    try:
+        yield
+    except OSError:
+        with contextlib.suppress(OSError):
+            undo()
+        raise
 
 
 def _remove_stale_temporaries(directory: Path, *, now_s: float) -> None:

@@ -60,7 +60,8 @@ def save_invite(invite: Invite, paths: SwarmPaths, *, now_unix_s: float) -> None
     revoked = _revoked(load_revocations(paths))
     for name, certificate in load_invites(paths).items():
         if now_unix_s > ends_at(certificate) and name not in revoked:
-            (folder / encode_base32(name)).unlink(missing_ok=True)
+            with storage_errors(folder, "clean"):
+                (folder / encode_base32(name)).unlink(missing_ok=True)
     write_new(folder / encode_base32(invite.id), encode_record(invite.signed))
 
 
@@ -185,9 +186,10 @@ def _admission(paths: SwarmPaths) -> Path:
 
 def _files(folder: Path) -> list[Path]:
     """Return what was written there; the hidden files are those that a crash left half done."""
-    if not folder.is_dir():
-        return []
-    return [path for path in folder.iterdir() if not path.name.startswith(".")]
+    with storage_errors(folder, "read"):
+        if not folder.is_dir():
+            return []
+        return [path for path in folder.iterdir() if not path.name.startswith(".")]
 
 
 def _read(path: Path) -> bytes:

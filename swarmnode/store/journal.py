@@ -30,7 +30,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,7 @@ from swarmnode.store.files import (
     make_private_dir,
     read_file,
     storage_errors,
+    sync_directory,
     write_all,
     write_atomic,
 )
@@ -88,6 +89,7 @@ class Journal:
         self._path = path
         self._failed = False
         self._rotations = self._size_bytes = self._records = self._synced = 0
+        self._synced_bytes = 0
         self._fd = -1
         make_private_dir(path.parent)
         self._lock = _take_lock(path)
@@ -97,7 +99,10 @@ class Journal:
             payloads, end, reason = _parse(data)
             self.recovered = self._cut(data, payloads, end, reason)
             self._open(records=len(payloads))
-            self.sync()  # what we found may have been only in the kernel's memory
+            # What we found may have been only in the kernel's memory, and so may its name.
+            self.sync()
+            with storage_errors(path, "sync"):
+                sync_directory(path.parent)
             undo.pop_all()
 
     def append(self, payload: bytes) -> int:
@@ -136,8 +141,12 @@ class Journal:
                 os.fsync(self._fd)
             except OSError:
                 self._failed = True
+                # Processes still read it, and no later fsync brings it to the disk: the next
+                # start would take it for durable.
+                with suppress(OSError):
+                    os.ftruncate(self._fd, self._synced_bytes)
                 raise
-        self._synced = self._records
+        self._synced, self._synced_bytes = self._records, self._size_bytes
         return self._synced
 
     def needs_rotation(self, snapshot_bytes: int) -> bool:
@@ -216,8 +225,13 @@ class Journal:
 
     def _open(self, *, records: int) -> None:
         with storage_errors(self._path, "open"):
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND)
-            self._size_bytes = os.fstat(self._fd).st_size
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+            try:
+                size_bytes = os.fstat(fd).st_size
+            except OSError:
+                os.close(fd)
+                raise
+        self._fd, self._size_bytes, self._synced_bytes = fd, size_bytes, size_bytes
         self._records = self._synced = records
 
     def _is_in_place(self) -> bool:
@@ -283,7 +297,8 @@ def _parse(data: bytes) -> tuple[tuple[bytes, ...], int, str]:
 
 def _save_aside(path: Path, tail: bytes) -> Path:
     """Keep the last few tails for a person who wants to know what happened."""
-    taken = sorted(path.parent.glob(f"{path.name}.torn-*"), key=_torn_number)
+    with storage_errors(path, "read beside"):
+        taken = sorted(path.parent.glob(f"{path.name}.torn-*"), key=_torn_number)
     number = _torn_number(taken[-1]) + 1 if taken else 1
     saved_as = path.with_name(f"{path.name}.torn-{number}")
     write_atomic(saved_as, tail)

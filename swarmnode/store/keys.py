@@ -19,7 +19,13 @@ from swarmnode import limits
 from swarmnode.errors import ConfigError, CorruptRecord
 from swarmnode.ids import decode_base32, encode_base32
 from swarmnode.protocol.identity import Identity
-from swarmnode.store.files import make_private_dir, read_file, write_atomic, write_new
+from swarmnode.store.files import (
+    make_private_dir,
+    read_file,
+    storage_errors,
+    write_atomic,
+    write_new,
+)
 
 _KEY_HEADER = "swarmnode ed25519 key v1"
 _SEED_BYTES = 32
@@ -73,7 +79,9 @@ def next_boot_epoch(path: Path) -> int:
     previous_path = path.with_name(path.name + ".previous")
     last, previous = _read_epoch(path), _read_epoch(previous_path)
     if last is None and previous is None:
-        if path.exists() or previous_path.exists():
+        with storage_errors(path, "read"):
+            is_first = not (path.exists() or previous_path.exists())
+        if not is_first:
             raise CorruptRecord(
                 f"{path} and {previous_path.name} are both damaged: move them and node.key "
                 "away to go on as a new node",

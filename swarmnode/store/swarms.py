@@ -13,7 +13,13 @@ from swarmnode.config import parse_host_port
 from swarmnode.errors import ConfigError, CorruptRecord, MalformedMessage
 from swarmnode.paths import Paths
 from swarmnode.protocol.swarm import SwarmLink, check_name, parse_link
-from swarmnode.store.files import make_private_dir, read_file, storage_errors, write_atomic
+from swarmnode.store.files import (
+    make_private_dir,
+    read_file,
+    storage_errors,
+    sync_directory,
+    write_atomic,
+)
 from swarmnode.wire.packing import decode_record
 from swarmnode.wire.swarm import Manifest, Signed
 
@@ -30,10 +36,12 @@ def save_link(link: SwarmLink, paths: Paths, *, has_check: bool = True) -> None:
     make_private_dir(path.parent)
     text = str(with_stored(link, paths))
     # The link alone, for people and `cat`. Without the checksum beside it a flipped bit could be
-    # another swarm's key; it is gone while they differ, as a crash may come between the two.
+    # another swarm's key; it is gone while they differ, as a crash may come between the two. A disk
+    # may do the second first.
     check_path = _check_path(path)
     with storage_errors(check_path, "remove"):
         check_path.unlink(missing_ok=True)
+        sync_directory(path.parent)
     write_atomic(path, f"{text}\n".encode())
     if has_check:
         write_atomic(check_path, f"{_check_line(text)}\n".encode())
@@ -93,9 +101,14 @@ def _check_line(text: str) -> str:
 
 
 def stored_links(paths: Paths) -> list[SwarmLink]:
-    """Return the links of all swarms of this home, by name; damaged ones are left out."""
+    """Return the links of all swarms of this home, by name; damaged ones are left out.
+
+    Raises:
+        StorageError: the system does not let us read them.
+    """
     directory = paths.swarms
-    names = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+    with storage_errors(directory, "read"):
+        names = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
     found = []
     for name in names:
         with suppress(ConfigError, CorruptRecord):

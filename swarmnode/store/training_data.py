@@ -11,7 +11,13 @@ from swarmnode import limits
 from swarmnode.config import Paths
 from swarmnode.errors import ConfigError, CorruptRecord
 from swarmnode.protocol.swarm import check_name
-from swarmnode.store.files import make_private_dir, read_file, storage_errors, write_atomic
+from swarmnode.store.files import (
+    make_private_dir,
+    read_file,
+    storage_errors,
+    sync_directory,
+    write_atomic,
+)
 
 # Names of two folders, which have at most 4 KiB, as JSON writes them: six bytes for an odd one.
 _DATA_FILE_BYTES_MAX = 64 * limits.KIB
@@ -60,6 +66,8 @@ def save_training_data(name: str, paths: Paths, data: TrainingData) -> None:
     if data == TrainingData():
         with storage_errors(path, "remove"):
             path.unlink(missing_ok=True)
+            if path.parent.is_dir():
+                sync_directory(path.parent)
         return
     make_private_dir(path.parent)
     write_atomic(path, msgspec.json.encode(data))

@@ -1,0 +1,95 @@
+"""Each store on a disk that forgets: nothing acknowledged is lost, nothing torn reads as right."""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swarmnode.errors import CorruptRecord
+from swarmnode.store.keys import next_boot_epoch
+from tests.crash.disk_stores import STORES
+from tests.kits.disk_kit import Campaign
+
+# In all, over the stores: each moment is looked at, and one in four goes on and is cut again.
+SLOW_CUTS = 50_000
+SEEDS = 8
+FAULTS = [(errno.EIO, False), (errno.ENOSPC, False), (errno.ENOSPC, True)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Where files are made and removed at once: in memory, where there is such a place."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir():
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as name:
+        yield Path(name)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_what_was_acknowledged_survives_a_power_failure(name: str, folder: Path) -> None:
+    campaign = Campaign(STORES[name], folder, seed=1)
+    campaign.power_failures(60)
+    assert campaign.cuts >= 60
+    assert not campaign.failures
+
+
+@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(("code", "lasts"), FAULTS)
+def test_a_call_that_fails_costs_nothing_acknowledged(
+    name: str, code: int, lasts: bool, folder: Path
+) -> None:
+    campaign = Campaign(STORES[name], folder, seed=1)
+    campaign.every_fault(code, lasts=lasts, at_most=8)
+    assert campaign.failures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_many_power_failures(name: str, seed: int, folder: Path) -> None:
+    campaign = Campaign(STORES[name], folder, seed)
+    n_cuts = SLOW_CUTS // len(STORES) // SEEDS + 1
+    while campaign.cuts < n_cuts:
+        campaign.power_failures(200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(("code", "lasts"), FAULTS)
+def test_every_call_that_can_fail(name: str, code: int, lasts: bool, folder: Path) -> None:
+    for seed in range(3):
+        Campaign(STORES[name], folder, seed).every_fault(code, lasts=lasts, at_most=2000)
+
+
+def test_no_damage_gives_a_boot_epoch_twice(folder: Path) -> None:
+    """A bit that flips, or an end that is gone, in one of the two copies."""
+    path, previous = folder / "boot_epoch", folder / "boot_epoch.previous"
+    for _ in range(12):
+        last = next_boot_epoch(path)
+    good = {each: each.read_bytes() for each in (path, previous)}
+    for damaged, data in good.items():
+        torn = [data[:length] for length in range(len(data))]
+        flipped = [
+            data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+            for at in range(len(data))
+            for bit in range(8)
+        ]
+        for bad in torn + flipped:
+            for each, whole in good.items():
+                each.write_bytes(bad if each == damaged else whole)
+            assert next_boot_epoch(path) > last, bad
+
+
+def test_two_damaged_boot_epochs_are_named(folder: Path) -> None:
+    path = folder / "boot_epoch"
+    next_boot_epoch(path)
+    path.write_bytes(b"1")
+    (folder / "boot_epoch.previous").write_bytes(b"")
+    with pytest.raises(CorruptRecord, match="both damaged"):
+        next_boot_epoch(path)
