@@ -179,7 +179,8 @@ def create(
     flags = given(home=home and str(home), listen=listen, advertise=advertise, bootstrap=bootstrap)
     config = load_config(flags, os.environ)
     _check_is_new(name, config)
-    chosen = {"strategy": strategy, "codec": codec, "topology": topology, "members": members or 0}
+    chosen: dict[str, Any] = {"strategy": strategy, "codec": codec, "topology": topology}
+    chosen["members"] = members or 0
     chosen_recipe = (parse_settings(settings)[2], parse_count(tokens) if tokens else 0, schedule)
     make_recipe({}, *chosen_recipe)  # refused before torch is loaded
     model_dir, named = model_folder(model)
