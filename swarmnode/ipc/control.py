@@ -11,8 +11,8 @@ never do: they lie in slots of ``ipc/segment.py``, and a message moves the owner
       --Weighed-->
                     <--Apply | Release--        committed, or aborted; it is the worker's
 
-A slot has two halves of ``payload_numel`` numbers each, as wide as the model's: the own views in
-their order, and room for what comes. No step waits for the daemon here, nor it for a step.
+A slot has two halves of ``payload_numel`` numbers, as wide as the model's: the own views in order,
+and room for what comes. No step waits for the daemon here, nor it for a step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes, ShortText
 
 _VIEWS_MAX = 8  # vectors in a payload: a strategy sends one to three
-
 NotNegative = Annotated[float, Meta(ge=0)]
 
 

@@ -39,7 +39,7 @@ from swarmnode.memory import MainMemory, main_memory
 from swarmnode.processes.worker_tools import model_folder, stream_offline
 from swarmnode.quantities import parse_count
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
-from swarmnode.wire.environment import DataReference
+from swarmnode.wire.environment import DataReference, Environment
 from swarmnode.wire.recipe import Recipe
 
 # The parameters as they are built, and their copy in one vector; measured: 2.0 times at most.
@@ -176,23 +176,14 @@ def create(
     This node then takes part with `swarmnode join NAME`, like every other node; the swarm
     goes on without it.
     """
-    from swarmnode.cli.swarm.pins import parse_requirement, pin_task, with_data
-    from swarmnode.protocol.swarm import check_name
+    from swarmnode.cli.swarm.pins import pin_task, with_data
     from swarmnode.store.training_data import TrainingData, save_training_data
-    from swarmnode.strategies.installed import look_at_strategy
-    from swarmnode.tensor.codec import get_codec
 
     task = _task_of(task, model)
-    check_name(name)
-    look_at_strategy(strategy)
-    get_codec(codec)
+    _check_words(name, strategy, codec, requirement)
     data_dir = check_data(data, task)
-    if requirement:
-        parse_requirement(requirement)
-    config = load_config(
-        given(home=home and str(home), listen=listen, advertise=advertise, bootstrap=bootstrap),
-        os.environ,
-    )
+    flags = given(home=home and str(home), listen=listen, advertise=advertise, bootstrap=bootstrap)
+    config = load_config(flags, os.environ)
     _check_is_new(name, config)
     chosen: dict[str, Any] = {"strategy": strategy, "codec": codec, "topology": topology}
     chosen["members"] = members or 0
@@ -212,23 +203,42 @@ def create(
     link, node_id = write_swarm(name, config, codec, described, **terms)
     if as_json:
         facts = {key: described[key] for key in _SHOWN} | {"recipe": msgspec.to_builtins(recipe)}
-        facts |= {"admission": "closed" if closed else "open", "codec": codec}
+        facts |= {"admission": "closed" if closed else "open", "codec": codec, "peer": node_id}
         facts |= {"installs": [*environment_words(environment)], "notes": pinned.notes}
-        print_json({"link": link, "name": name, "peer": node_id, **facts})
+        print_json({"link": link, "name": name, **facts})
         return
     _tell(name, link, described, recipe, home=home, is_closed=closed)
     # The link leads to this address, so the node must listen there.
-    flags = [("--home", str(home or "")), ("--listen", listen or "")]
-    flags += [("--advertise", address) for address in advertise]
-    flags += [("--data", data_dir), ("--model", model or "")]
+    again = [("--home", str(home or "")), ("--listen", listen or ""), ("--data", data_dir)]
+    again += [*(("--advertise", address) for address in advertise), ("--model", model or "")]
+    notes = _notes(model, named, data_dir if data else "", own_data=own_data)
+    _tell_more(name, again, environment, [*notes, *pinned.notes])
+    _say_how_many(described)
+    _warn_if_private(link)
+
+
+def _check_words(name: str, strategy: str, codec: str, requirement: str | None) -> None:
+    """Refuse what is no name of the kind, before anything takes time. Raises ConfigError."""
+    from swarmnode.cli.swarm.pins import parse_requirement
+    from swarmnode.protocol.swarm import check_name
+    from swarmnode.strategies.installed import look_at_strategy
+    from swarmnode.tensor.codec import get_codec
+
+    check_name(name)
+    look_at_strategy(strategy)
+    get_codec(codec)
+    if requirement:
+        parse_requirement(requirement)
+
+
+def _tell_more(
+    name: str, flags: list[tuple[str, str]], environment: Environment | None, notes: list[str]
+) -> None:
     click.echo(f"this machine: {shlex.join(['swarmnode', 'join', name, *_given_flags(flags)])}")
     for line in environment_words(environment):
         click.echo(f"others are asked to install: {plain(line)}")
-    folder = data_dir if data else ""
-    for note in (*_notes(model, named, folder, own_data=own_data), *pinned.notes):
+    for note in notes:
         click.echo(note)
-    _say_how_many(described)
-    _warn_if_private(link)
 
 
 def _data_of(

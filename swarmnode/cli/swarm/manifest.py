@@ -11,7 +11,10 @@ import msgspec
 from swarmnode import __version__, limits
 from swarmnode.config import NodeConfig, Paths
 from swarmnode.protocol.identity import Signer
+from swarmnode.store.files import write_atomic
+from swarmnode.store.swarms import save_link
 from swarmnode.wire.environment import Environment
+from swarmnode.wire.packing import encode_record
 from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.swarm import Manifest
 
@@ -49,11 +52,8 @@ def write_swarm(
     from swarmnode.ids import PUBLIC_KEY_BYTES
     from swarmnode.limits import BOOTSTRAP_HINTS_MAX, ZONES_MAX
     from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
-    from swarmnode.store.files import write_atomic
     from swarmnode.store.keys import load_or_create_identity
-    from swarmnode.store.swarms import save_link
     from swarmnode.tasks.packages import package_of
-    from swarmnode.wire.packing import encode_record
 
     paths: Paths = config.paths
     node = load_or_create_identity(paths.node_key)
