@@ -272,7 +272,7 @@ class Upgrader:
         relays = [RelayAddress.parse(address) for address in addresses]
         if not relays:
             raise DialFailed(f"no relay of {peer.short} is known")
-        known = [each for each in relays if self._network.connected(each.relay) is not None]
+        known = [each for each in relays if self._network.connected(each.relay)]
         chosen = (known or relays)[0]
         await self._network.connect(chosen.relay, (chosen.address,))
         return chosen.relay
