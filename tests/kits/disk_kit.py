@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from swarmnode.errors import SwarmNodeError
-from swarmnode.testing.disk import Disk, Event, Fault, Recorder, Told
+from swarmnode.testing.disk import Disk, Event, Told
+from tests.kits.disk_recorder import Fault, Recorder
 
 # What the disk keeps of what was not synced: all names but no data is what file systems with
 # ordered names and late data do; data without names, those that write each folder on its own.
