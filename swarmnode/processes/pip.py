@@ -50,13 +50,16 @@ def index_address(index: str) -> str:
         raise ConfigError(f"the index {index[:200]}: expected https, as packages are code")
     if not _ALIAS.fullmatch(index):
         raise ConfigError(f"expected an index as a name or https://…, got {index[:80]!r}")
-    status, said = _run("config", "get", f"{_INDEX_SECTION}.{index}")
-    if status != 0:
+    # Not `config get`: that reads the user's file alone, neither the machine's nor PIP_CONFIG_FILE.
+    _, said = _run("config", "list")
+    known = {name: value for name, _, value in (line.partition("=") for line in said.splitlines())}
+    address = known.get(f"{_INDEX_SECTION}.{index}")
+    if address is None:
         raise ConfigError(
             f"pip knows no index {index!r} here: ask the creator of the swarm for its address, then"
             f" pip config set {_INDEX_SECTION}.{index} ADDRESS"
         )
-    return index_address(said.strip().splitlines()[-1].strip("'"))
+    return index_address(address.strip("'"))
 
 
 def requirements(packages: Iterable[PinnedPackage]) -> str:

@@ -97,7 +97,7 @@ _SETTINGS = {
     "snapshot_upload_bytes_per_s": "Limit of sending snapshots, to all peers together. 0: none.",
     "threads": "Threads of torch. 0: all cores that this process may use but one.",
     "nproc": "Processes that train as one node, each on a GPU of its own, or on some of the cores:"
-    " see [several GPUs](volunteer.md#several-gpus).",
+    " see [several GPUs](several-gpus.md).",
     "parallel": "What each of these processes holds: all of the model (`ddp`), or an equal part of"
     " it, its gradients and the state of its optimizer (`fsdp2`).",
     "cpu_percent": "Of the CPU time of these threads, or of the GPU's time: the worker rests"

@@ -15,7 +15,7 @@ import pytest
 
 from tests.kits.daemon_kit import wait_until
 from tests.lab import namespaces
-from tests.lab.broken.conditions import World
+from tests.lab.broken.world import World
 from tests.lab.natlab import NatLab
 
 PUNCHED_S = 30.0

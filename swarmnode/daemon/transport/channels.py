@@ -45,13 +45,7 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import (
-    Channel,
-    Transport,
-    aclose_forcefully,
-    note_stall,
-    receive_exactly,
-)
+from swarmnode.net.channel import Channel, Transport, aclose_forcefully, note_stall, receive_exactly
 from swarmnode.net.relays.address import is_relayed
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpChannel
@@ -74,14 +68,13 @@ class Ways:
 
     Attributes:
         dial_relayed: dials through relays; refuses where this node does not use any.
-        meet: finds a way to a peer behind a relay that has no circuit for us, with words that it
-            carries.
+        meet: finds a way to a peer behind a relay without a circuit, by words that it carries.
         tried: (path, "ok" or "failed"), counted also by the parts that find ways of other kinds.
     """
 
     def __init__(self, transport: Transport, env: Env) -> None:
         self.dial_relayed: DialRelayed = _use_no_relays
-        self.meet: DialRelayed = _meet_nowhere
+        self.meet: DialRelayed = _use_no_relays
         self.tried: Counter[tuple[str, str]] = Counter()
         self._transport = transport
         self._env = env
@@ -158,10 +151,6 @@ class Ways:
 
 async def _use_no_relays(address: str) -> Channel:
     raise DialFailed(f"{address}: this node uses no relays", address=address)
-
-
-async def _meet_nowhere(address: str) -> Channel:
-    raise DialFailed(f"{address}: this node punches nothing yet", address=address)
 
 
 class StartSession(Protocol):
@@ -376,13 +365,11 @@ def _in_order(addresses: tuple[str, ...]) -> list[tuple[str, float]]:
     """Return the addresses, relays last, and when each is dialled, in seconds after the first."""
     direct = [address for address in addresses if not is_relayed(address)]
     relayed = [address for address in addresses if is_relayed(address)]
-    relays_at_s = limits.RELAY_HEAD_START_S if direct else 0.0
+    begins_s = ((direct, 0.0), (relayed, limits.RELAY_HEAD_START_S if direct else 0.0))
     return [
-        *((address, number * limits.DIAL_STAGGER_S) for number, address in enumerate(direct)),
-        *(
-            (address, relays_at_s + number * limits.DIAL_STAGGER_S)
-            for number, address in enumerate(relayed)
-        ),
+        (address, begin_s + number * limits.DIAL_STAGGER_S)
+        for some, begin_s in begins_s
+        for number, address in enumerate(some)
     ]
 
 

@@ -1,6 +1,6 @@
 """What a session moves over a long and lossy link, with BBR and without it.
 
-    python tests/lab/throughput.py [--rtt-ms 50] [--loss-percent 0.5] [--seconds 8] [--json]
+    python tests/lab/thin/throughput.py [--rtt-ms 50] [--loss-percent 0.5] [--seconds 8] [--json]
 
 Two processes in the laboratory, one at a public address and one behind an uplink that delays and
 loses frames both ways. Needs root, see ``natlab.py``.
@@ -19,7 +19,7 @@ from typing import Any
 
 import trio
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from swarmnode.bench.link import link_services, measure_rate, send_bulk
 from swarmnode.ids import PeerId
@@ -54,7 +54,7 @@ def measure(rtt_ms: float, loss_percent: float, seconds: float) -> dict[str, Any
 
 
 def _start(lab: NatLab, host: str, arguments: list[str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.lab.throughput", *arguments]
+    command = [sys.executable, "-m", "tests.lab.thin.throughput", *arguments]
     return lab.popen(host, command, cwd=ROOT, stdout=subprocess.PIPE)
 
 

@@ -1,6 +1,7 @@
 """What a node that sends tensors over an uplink of 1 Mbit/s leaves to others on it.
 
-    python tests/lab/thin_line.py [--rate-mbit 1] [--seconds 30] [--upload-kbit 0] [--no-yields]
+    python tests/lab/thin/thin_line.py [--rate-mbit 1] [--seconds 30] [--upload-kbit 0]
+        [--no-yields]
 
 A process behind an uplink sends an exchange and a snapshot to one at a public address, for ever;
 datagrams of another program on the same host go there and back meanwhile. Needs root, see
@@ -22,7 +23,7 @@ from typing import Any
 
 import trio
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from swarmnode.bench.link import link_services
 from swarmnode.ids import PeerId
@@ -37,7 +38,7 @@ from swarmnode.wire.session import Priority
 from tests.lab.natlab import ROOT, NatLab
 from tests.lab.plain import plain_sockets
 from tests.lab.shaper import Shape
-from tests.lab.throughput import serve_sessions, start_session
+from tests.lab.thin.throughput import serve_sessions, start_session
 
 _PORT = 7337
 _DELAY_MS = 10
@@ -104,7 +105,7 @@ def _sent_bytes(lab: NatLab, host: str) -> int:
 
 
 def _start(lab: NatLab, host: str, arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.lab.thin_line", *arguments]
+    command = [sys.executable, "-m", "tests.lab.thin.thin_line", *arguments]
     return lab.popen(host, command, cwd=ROOT, stdout=subprocess.PIPE, **options)
 
 

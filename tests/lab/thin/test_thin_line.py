@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.thin_line import measure
+from tests.lab.thin.thin_line import measure
 
 # Of the laboratory's own: packets are carried by a process, which waits for the processor.
 LAB_MS = 15
