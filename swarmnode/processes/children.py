@@ -30,6 +30,7 @@ _END_S = 1.0
 _POLL_S = 0.01
 
 _started: list[subprocess.Popen[Any]] = []
+_begun = False  # a signal may come while the first one starts: it runs before we know its number
 
 
 def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
@@ -40,12 +41,15 @@ def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]
     Raises:
         OSError: the system refused.
     """
+    global _begun
     environment = worker_environment(command[0])
     if _IS_LINUX:
-        _adopt_orphans()
+        if not _begun:
+            _adopt_orphans()
         program = str(Path(spawn.__file__).with_name("tied.py"))
         command = [sys.executable, "-I", "-S", program, str(os.getpid()), *command]
     stopping.watch(end_children)
+    _begun = True
     process = subprocess.Popen(command, env=environment, start_new_session=True, **options)
     _started.append(process)
     return process
@@ -62,7 +66,7 @@ def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[A
 
 def end_children() -> None:
     """End at once all that was started and still runs, with all that it started."""
-    if not _started:
+    if not _begun:
         return
     until = time.monotonic() + _END_S
     while pids := running():
@@ -110,7 +114,6 @@ def _read_parents() -> Iterator[tuple[int, tuple[int, bool]]]:
 
 
 def _adopt_orphans() -> None:
-    if not _started:
-        import ctypes
+    import ctypes
 
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
