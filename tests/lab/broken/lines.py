@@ -11,6 +11,7 @@ import subprocess
 import threading
 from pathlib import Path
 
+from swarmnode import limits
 from swarmnode.ipc.spawn import worker_command
 from tests.kits.daemon_kit import environment
 from tests.lab import namespaces
@@ -110,14 +111,17 @@ def _no_relay(world: World) -> None:
 
 
 def _relays_full(world: World) -> None:
-    """Eight others behind the same router have the places that one address gets."""
+    """Others behind the same router have all the places that one address gets."""
     world.other = "pub0"
-    world.hint("pub0")
-    world.public()
+    world.hint("pub0", PORT)
+    world.public("keeper")
     occupants = world.lab.popen(
         "c0b",
         worker_command(
-            "tests.lab.broken.occupant", world.ids["pub0"], f"{world.lab.ip('pub0')}:443", "8"
+            "tests.lab.broken.occupant",
+            world.ids["pub0"],
+            f"{world.lab.ip('pub0')}:{PORT}",
+            str(limits.RELAY_RESERVATIONS_PER_HOST_MAX),
         ),
         stdout=subprocess.PIPE,
         env=environment(Path("/nonexistent")),
