@@ -28,6 +28,7 @@ pytestmark = [
 
 LINE = "the cat and the dog and the tree and the end\n"
 EXCHANGES = 3
+STEPS = 100  # of each: what three exchanges take is too few for the loss to be much lower
 
 
 @pytest.fixture
@@ -72,8 +73,12 @@ def test_two_nodes_tune_adapters_that_peft_and_transformers_read(
     base = tmp_path / "base"
     statuses = [
         node.wait(
-            lambda s: s["exchanges_committed"] >= EXCHANGES and s["eval_loss"] is not None,
-            "exchanges, and a loss on held-out text",
+            lambda s: (
+                s["exchanges_committed"] >= EXCHANGES
+                and s["step"] >= STEPS
+                and s["eval_loss"] is not None
+            ),
+            "exchanges, steps, and a loss on held-out text",
         )
         for node in running
     ]
