@@ -93,6 +93,7 @@ def serve() -> Iterator[FakeHub]:
 
 class _Handler(BaseHTTPRequestHandler):
     hub: FakeHub
+    _unread = 0
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -105,6 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         path = self.path.partition("?")[0]
+        self._unread = int(self.headers.get("Content-Length") or 0)
         self.hub.requests.append(f"{self.command} {path}")
         try:
             for part, (status, words) in self.hub.refusals.items():
@@ -118,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._check_token()
             self._send(*self._of_hub(path, self._read()))
         except Refusal as refusal:
-            self.close_connection = True
+            self._read()  # what was sent, or the client cannot use this connection again
             body = json.dumps({"error": refusal.words}).encode()
             headers = {"X-Error-Code": refusal.code, "X-Error-Message": refusal.words}
             self._send(body, {k: v for k, v in headers.items() if v}, refusal.status)
@@ -129,8 +131,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             raise Refusal(401, "Invalid credentials in Authorization header")
 
-    def _read(self) -> bytes:
-        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    def _read(self, bytes_max: int | None = None) -> bytes:
+        """Return what is left of the body, or as much of it as asked."""
+        wanted = self._unread if bytes_max is None else min(bytes_max, self._unread)
+        data = self.rfile.read(wanted)
+        self._unread -= len(data)
+        return data
 
     def _send(self, body: bytes, headers: dict[str, str] | None = None, status: int = 200) -> None:
         self.send_response(status)
@@ -249,10 +255,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._complete(oid, json.loads(self._read()))
             self._send(b"{}", {"Content-Type": "application/json"})
             return
-        length = int(self.headers["Content-Length"])
+        length = self._unread
         data = b""
         while len(data) < length:
-            block = self.rfile.read(min(_BLOCK_BYTES, length - len(data)))
+            block = self._read(_BLOCK_BYTES)
             if not block:
                 raise ConnectionError
             data += block

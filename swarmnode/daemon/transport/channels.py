@@ -295,13 +295,13 @@ class Dialler:
                 await before.wait()
             channel = await self._ways.open(address)
             has_opened = True
+            is_last = is_relayed(address)  # else packets of another size may get through
             try:
-                await self._try(race, channel, address)
+                await self._try(race, channel, address, math.inf if is_last else limits.RACE_TURN_S)
             except DeadlineExceeded:
-                if race.turn.cancelled_caught or is_relayed(address):
+                if is_last or race.greeting.locked():  # it is another's turn
                     raise
-                # It takes connections and is silent: packets of another size may get through.
-                await self._try(race, await self._ways.open_again(address), address)
+                await self._try(race, await self._ways.open_again(address), address, math.inf)
         except SwarmNodeError as error:
             self.note_error(race.peer, error)
             self.failures.note(address, error, has_opened=has_opened)
@@ -315,14 +315,14 @@ class Dialler:
             if is_over and self._races.get(race.peer) is race:  # its nursery takes no task any more
                 del self._races[race.peer]
 
-    async def _try(self, race: _Race, channel: Channel, address: str) -> None:
+    async def _try(self, race: _Race, channel: Channel, address: str, turn_s: float) -> None:
         is_taken = False
         race.hurry()
         try:
             async with race.greeting:
                 if not self._has_session(race.peer):  # else it got through to us first
                     is_taken = True
-                    with trio.CancelScope() as race.turn:
+                    with trio.move_on_after(turn_s) as race.turn:
                         session = await self._start(channel, race.peer, is_probe=False)
                         self._ways.proven(address)
                         self.failures.forget(address)

@@ -349,4 +349,4 @@ async def test_what_opens_and_is_silent_is_dialled_again_at_once(
         r.own.transport.dial = dial_narrow  # type: ignore[assignment,method-assign]
         await r.run(address)
         assert swallowing.stalls == 1
-        assert trio.current_time() < limits.HANDSHAKE_S + 1
+        assert trio.current_time() < limits.RACE_TURN_S + 1  # long before either side gives up
