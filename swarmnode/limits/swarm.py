@@ -92,7 +92,7 @@ DIAL_JITTER_S = 0.1
 DIAL_STAGGER_S = 0.25
 # One that was connected first, and says nothing, keeps the others waiting no longer than this and
 # is then dialled with small packets: two round trips over a satellite, and a busy machine.
-# Less than HANDSHAKE_S: the other side would hang up first, and nobody would know why.
+# Less than HANDSHAKE_S: the other side would hang up first, and this one not know why.
 RACE_TURN_S = 3.0
 # A relay waits that long for the direct addresses of the same peer.
 RELAY_HEAD_START_S = 0.3
