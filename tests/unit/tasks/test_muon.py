@@ -38,6 +38,25 @@ def test_singular_values_come_near_to_one_and_directions_stay() -> None:
         assert 0.65 < float(large.min()) <= float(large.max()) < 1.25
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("decades", [0, 4, 8])
+def test_on_a_gpu_no_direction_is_taken_far_beyond_one(decades: int) -> None:
+    """Gradients have singular values of many sizes; TF32 brought the largest to 2.2."""
+    from swarmnode.worker.model.device import choose_device
+
+    choose_device("cuda")  # lets products be TF32
+    generator = torch.Generator().manual_seed(3)
+    for shape in [(192, 64), (64, 64), (64, 256)]:
+        left, values, right = torch.linalg.svd(
+            torch.randn(shape, generator=generator), full_matrices=False
+        )
+        matrix = left @ torch.logspace(0, -decades, len(values)).diag() @ right
+        (on_cpu,), (found,) = orthogonal([matrix]), orthogonal([matrix.cuda()])
+        assert float(torch.linalg.matrix_norm(found, 2)) < 1.3
+        cosine = float((found.cpu() * on_cpu).sum() / on_cpu.norm() / found.norm())
+        assert cosine > 0.97
+
+
 def test_each_matrix_is_turned_for_itself() -> None:
     generator = torch.Generator().manual_seed(2)
     matrices = [torch.randn(shape, generator=generator) for shape in [(6, 8), (8, 6), (3, 4)]]
