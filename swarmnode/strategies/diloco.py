@@ -43,7 +43,7 @@ from swarmnode.strategies.base import (
     Strategy,
 )
 from swarmnode.strategies.lineage import CATCH_UP, InLineage
-from swarmnode.strategies.merging.pieces import copying, pieces
+from swarmnode.strategies.merging.pieces import copying, pieces_of
 from swarmnode.strategies.merging.slot import GroupMerge
 from swarmnode.strategies.outer import Momentum, momentum_step
 from swarmnode.strategies.rounds import Rounds
@@ -128,7 +128,7 @@ class DiLoCo(InLineage, Strategy):
             yield from copying(self._sent, out)
         else:
             self._sent = sent = torch.empty_like(self.x)
-            for at in pieces(self.x.numel()):
+            for at in pieces_of(self.x):
                 out[at].copy_(self.phi[at] - sent[at].copy_(self.x[at]))
                 yield at.stop
             self.contributions.begin(intent.fragment)
@@ -152,7 +152,7 @@ class DiLoCo(InLineage, Strategy):
         self.note_ended(exchange)
 
     def _stepping(self, delta: torch.Tensor, x_sent: torch.Tensor | None) -> Iterator[None]:
-        for at in pieces(self.x.numel()):
+        for at in pieces_of(self.x):
             self._step(delta[at].to(self.x.device), at)
             x = self.x[at]
             x.add_(self.phi[at] - (x if x_sent is None else x_sent[at]))

@@ -183,6 +183,15 @@ class Exchange:
             mean=_part(self.mean, at),
         )
 
+    def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Exchange:
+        """Return this with ``change`` of each view that was sent or came; messages stay."""
+
+        def mapped(views: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+            return {name: change(view) for name, view in views.items()}
+
+        got = {peer: replace(each, views=mapped(each.views)) for peer, each in self.got.items()}
+        return replace(self, sent=mapped(self.sent), got=got, mean=mapped(self.mean))
+
     def clip(self, share: float) -> None:
         """Bring what the partner sent as near to the own views as ``share`` says, 0 to 1.
 

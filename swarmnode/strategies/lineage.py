@@ -48,7 +48,7 @@ from swarmnode.strategies.catch_up import (
 )
 from swarmnode.strategies.context import LossAt
 from swarmnode.strategies.contributions import Contributions
-from swarmnode.strategies.merging.pieces import InPieces, copying, pieces
+from swarmnode.strategies.merging.pieces import InPieces, copying, pieces_of
 from swarmnode.strategies.outer import momentum_step
 from swarmnode.strategies.rounds import Fragment, InRounds, Turns
 
@@ -259,7 +259,7 @@ class InLineage(InRounds, InPieces):
         if not keeps_learnt:
             self.contributions.drop(self.rounds.n_fragments)
         theirs, momentum = exchange.partner.views, self.momentum_buffer
-        for at in pieces(self.x.numel()):
+        for at in pieces_of(self.x):
             phi = theirs["phi"][at].to(self.x.device)
             if keeps_learnt:
                 self.x[at].add_(phi - self.phi[at])

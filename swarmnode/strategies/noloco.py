@@ -40,7 +40,7 @@ from swarmnode.strategies.base import (
     TaskFacts,
 )
 from swarmnode.strategies.contributions import Contributions
-from swarmnode.strategies.merging.pieces import InPieces, copying, pieces
+from swarmnode.strategies.merging.pieces import InPieces, copying, pieces_of
 from swarmnode.strategies.merging.slot import PairMerge
 from swarmnode.strategies.outer import (
     PAIR,
@@ -115,7 +115,7 @@ class NoLoCo(WeighsRounds, InRounds, InPieces, Strategy):
             yield from copying(self.phi, out)
             return
         self._x_sent = sent = torch.empty_like(self.x)
-        for at in pieces(self.x.numel()):
+        for at in pieces_of(self.x):
             out[at].copy_(self.phi[at] - sent[at].copy_(self.x[at]))
             yield at.stop
         self.contributions.begin(_ALL)
@@ -126,7 +126,7 @@ class NoLoCo(WeighsRounds, InRounds, InPieces, Strategy):
             g = pull(exchange, self.config.beta, self.config.gamma, self.ctx.layout)
             self._step(slice(0, self.x.numel()), g, x_sent)
         else:
-            for at in pieces(self.x.numel()):
+            for at in pieces_of(self.x):
                 g = pull(exchange.part(at), self.config.beta, self.config.gamma)
                 self._step(at, g, x_sent)
                 yield

@@ -34,7 +34,7 @@ from swarmnode.strategies.base import (
     Strategy,
 )
 from swarmnode.strategies.kinds import RandomPairs
-from swarmnode.strategies.merging.pieces import InPieces, copying, pieces
+from swarmnode.strategies.merging.pieces import InPieces, copying, pieces_of
 from swarmnode.strategies.merging.slot import PairMerge
 from swarmnode.strategies.merging.variance_corrected import pair_pull
 from swarmnode.strategies.weighing import Contact, WeighsPairs
@@ -143,7 +143,7 @@ class PairAverage(WeighsPairs, RandomPairs, InPieces, Strategy):
             pulled = pair_pull(self.config.merge, own, theirs, self.ctx.layout)
             self._movement.merge(self.x, slice(0, self.x.numel()), pulled.to(self.x.device))
             return
-        for at in pieces(self.x.numel()):
+        for at in pieces_of(self.x):
             pulled = pair_pull("mean", own[at], theirs[at], self.ctx.layout)
             self._movement.merge(self.x, at, pulled.to(self.x.device))
             yield

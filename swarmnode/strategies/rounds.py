@@ -21,7 +21,7 @@ import torch
 from swarmnode import limits
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.base import Strategy
-from swarmnode.strategies.merging.pieces import pieces
+from swarmnode.strategies.merging.pieces import piece_elems, pieces
 from swarmnode.strategies.ranges import outside
 from swarmnode.tensor.layout import Layout
 
@@ -210,14 +210,14 @@ class Fragment:
         """Return a copy of the elements of this fragment: [numel]."""
         return torch.cat([flat[begin:end] for begin, end in self.spans])
 
-    def pieces(self, after: int = 0) -> Iterator[tuple[slice, slice]]:
+    def pieces(self, like: torch.Tensor, after: int = 0) -> Iterator[tuple[slice, slice]]:
         """Yield where pieces of this fragment lie: in it alone, and in the flat vector.
 
-        ``after``: so many elements, the end of a piece.
+        ``like``: where they are; ``after``: so many elements, the end of a piece.
         """
         done = 0
         for begin, end in self.spans:
-            for at in pieces(end - begin):
+            for at in pieces(end - begin, piece_elems(like)):
                 if done + at.start >= after:
                     yield (
                         slice(done + at.start, done + at.stop),
@@ -250,7 +250,7 @@ class _Flight:
 
     def look(self, x: torch.Tensor) -> None:
         """Copy some more of the fast weights, which are ``x`` now."""
-        for at, part in islice(self.fragment.pieces(self.numel), _PIECES_A_STEP):
+        for at, part in islice(self.fragment.pieces(x, self.numel), _PIECES_A_STEP):
             self.x[at].copy_(x[part])
             self.numel = at.stop
 

@@ -238,7 +238,7 @@ class Streaming(WeighsRounds, InLineage, Strategy):
             return
         fragment = self.fragments[intent.fragment]
         sent = self._flights.begin(intent.fragment, fragment, self.x) if name == "delta" else None
-        for at, part in fragment.pieces():
+        for at, part in fragment.pieces(out):
             phi = self.phi[part]
             if name == "delta":
                 x = self.x[part]
@@ -270,7 +270,7 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         c, fragment = self.config, self.fragments[exchange.intent.fragment]
         layout = layout_of(fragment, self.ctx.layout) if c.merge == "variance-corrected" else None
         whole = None if layout is None else pull(exchange, c.beta, c.gamma, layout)  # at once
-        for at, part in fragment.pieces():
+        for at, part in fragment.pieces(self.x):
             g = pull(exchange.part(at), c.beta, c.gamma) if whole is None else whole[at]
             x, phi, m = self.x[part], self.phi[part], self.m[part]
             phi.add_(momentum_step(m, g.to(x.device), c.momentum, nesterov=c.nesterov))

@@ -95,6 +95,8 @@ class Task(ABC):
             of them has alone. Where memory is short, a batch is then trained in parts, and the
             gradient is the same. False: it is not, as with contrastive losses or BatchNorm, or
             a mean over examples of different weight; batches stay whole.
+        compiles: whether ``torch.compile`` can take the loss, for large models on a GPU: tensors in
+            and out, the same operations for each batch.
 
     Attributes:
         model_dir: a folder of this node with the model that training goes on from, where a task
@@ -111,6 +113,7 @@ class Task(ABC):
     strong_convexity: ClassVar[float | None] = None
     smoothness: ClassVar[float | None] = None
     loss_is_mean: ClassVar[bool] = True
+    compiles: ClassVar[bool] = False
 
     config: Any  # narrowed to its own Config by each task
     model_dir: str = ""

@@ -96,6 +96,7 @@ class BytesLM(Task):
 
     name = "bytes-lm"
     version = 1
+    compiles = True
     # Four nodes, 400 steps: nearly the loss of 8 (0.00 to 0.08 more) for half of the traffic.
     exchange_every_steps = 16
     # Four nodes, 1,200 steps in a loop without the rest of a node, where one alone comes to 1.807,

@@ -123,6 +123,7 @@ class LlamaLM(TokensTask):
 
     name = "llama-lm"
     version = 1
+    compiles = True
 
     class Config(DocumentsConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The model, its batches and its learning rate."""

@@ -125,12 +125,14 @@ def train(
 
     from swarmnode.worker.begin import begin
     from swarmnode.worker.model.device import limit_gpu_memory
-    from swarmnode.worker.model.prepare import prepare_state
+    from swarmnode.worker.model.prepare import compile_where_it_pays, prepare_state
     from swarmnode.worker.training.loop import Loop
 
     torch.set_num_threads(threads)
     limit_gpu_memory(configure.gpu_memory_bytes)
     state = (prepare or prepare_state)(configure)
+    if prepare is None:  # ranks compute in other ways
+        compile_where_it_pays(state)
     with begin(
         configure, state, channel, segment, threads=threads, loop_type=Loop, wants_another=True
     ) as loop:

@@ -31,6 +31,9 @@ from swarmnode.strategies.base import Exchange, Intent, Strategy
 # A megabyte of float32: what one operation leaves is in the cache for the next, and the calls of
 # torch cost little beside it. Half a millisecond, for a merge of five vectors.
 PIECE_ELEMS = 2**18
+# On a GPU calls cost more than what they do: of fifty million elements ten milliseconds with the
+# above, half a millisecond with this.
+GPU_PIECE_ELEMS = 2**23
 
 
 class InPieces(Strategy):
@@ -51,14 +54,24 @@ class InPieces(Strategy):
         deque(self.applying(exchange), maxlen=0)
 
 
-def pieces(numel: int) -> Iterator[slice]:
-    """Yield where the pieces of a vector lie."""
-    for begin in range(0, numel, PIECE_ELEMS):
-        yield slice(begin, min(begin + PIECE_ELEMS, numel))
+def piece_elems(vector: torch.Tensor) -> int:
+    """Return how many elements a piece has where ``vector`` lies."""
+    return GPU_PIECE_ELEMS if vector.is_cuda else PIECE_ELEMS
+
+
+def pieces(numel: int, elems: int = PIECE_ELEMS) -> Iterator[slice]:
+    """Yield where the pieces of a vector lie, of so many elements each."""
+    for begin in range(0, numel, elems):
+        yield slice(begin, min(begin + elems, numel))
+
+
+def pieces_of(vector: torch.Tensor) -> Iterator[slice]:
+    """Yield where the pieces of ``vector`` lie."""
+    return pieces(vector.numel(), piece_elems(vector))
 
 
 def copying(values: torch.Tensor, out: torch.Tensor) -> Iterator[int]:
     """Copy ``values`` [numel] into ``out`` in pieces; yield how many elements are there."""
-    for at in pieces(out.numel()):
+    for at in pieces_of(out):
         out[at].copy_(values[at])
         yield at.stop

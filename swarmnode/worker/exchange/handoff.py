@@ -58,9 +58,13 @@ from swarmnode.strategies.ranges import scale_of
 from swarmnode.tensor import coded
 from swarmnode.tensor.codec import Codec, get_codec
 from swarmnode.worker.exchange.intents import PendingIntents, Posted
+from swarmnode.worker.model.device import Copied, Staging, staging_of
 
 _NOT_FINITE = "local: the parameters are not finite"
 _WHY_CHARACTERS_MAX = 256  # of wire.records.ShortText
+# So many are in use at a time; locking memory takes a tenth of a second for a large model, which no
+# step has to wait for before the first one.
+_SLOTS_AT_FIRST = 2
 
 _Topic = tuple[str, int, bool]
 
@@ -82,7 +86,8 @@ class _Lent:
 
 
 Told = SlotReady | NoView | Weighed | Compared | Applied
-_Job = Generator[None, None, Told]  # yields wherever a local step may come between
+# Yields wherever a local step may come between; a copy, where nothing is to be done until it is.
+_Job = Generator[Copied | None, None, Told]
 
 
 def never() -> bool:
@@ -103,7 +108,9 @@ class Handoff:
         strategy: Strategy,
         intents: PendingIntents,
         now: Callable[[], Meta],
+        staging: Callable[[torch.Tensor], Staging | None] = staging_of,
     ) -> None:
+        """``staging``: returns that of the vector that the strategy has."""
         self._segment, self._strategy, self._intents = segment, strategy, intents
         self._now = now
         self._own, self._room = [], []
@@ -111,10 +118,14 @@ class Handoff:
             own, room = (torch.frombuffer(h, dtype=strategy.x.dtype) for h in segment.halves(slot))
             self._own.append(own)
             self._room.append(room)
+        self._staging = staging(strategy.x)
         self._free = list(range(segment.slots))
+        for slot in self._free[-_SLOTS_AT_FIRST:]:
+            self._lock(slot)
         self._lent: dict[int, _Lent] = {}
         self._held: list[Apply] = []  # in the order in which they came
         self._jobs: deque[_Job] = deque()  # the first may be half done
+        self._copied: Copied | None = None  # what it waits for
 
     @property
     def is_working(self) -> bool:
@@ -130,9 +141,14 @@ class Handoff:
         """Do what was asked, piece by piece, until the pause ``is_over``; return answers."""
         answers: list[Told] = []
         while self._jobs and not is_over():
+            if self._copied is not None:
+                if is_over is not never and not self._copied.is_done():
+                    break
+                self._copied.wait()
             try:
-                next(self._jobs[0])
+                self._copied = next(self._jobs[0])
             except StopIteration as end:
+                self._copied = None
                 self._jobs.popleft()
                 answers.append(end.value)
         return answers
@@ -274,7 +290,7 @@ class Handoff:
         self._intents.drop(posted.number, why)
         return NoView(order.ticket, why[:_WHY_CHARACTERS_MAX])
 
-    def _write(self, slot: int, intent: Intent) -> Generator[None, None, bool]:
+    def _write(self, slot: int, intent: Intent) -> Generator[Copied | None, None, bool]:
         """Write the views; return whether they are finite.
 
         A NaN or an infinity spoils the sum of a piece, and hardly anything else does: the daemon
@@ -282,13 +298,39 @@ class Handoff:
         """
         is_finite = True
         for name, out in _split(self._own[slot], intent.views).items():
+            room = self._room_beside(slot, out)
+            if room is not None:
+                is_finite = (yield from self._write_beside(room, intent, name, out)) and is_finite
+                continue
             done = 0
             for end in self._strategy.viewing(intent, name, out):
                 is_finite = is_finite and _is_finite(out[done:end])
                 done = end
-                yield
+                yield None
             is_finite = is_finite and _is_finite(out[done:])
         return is_finite
+
+    def _room_beside(self, slot: int, out: torch.Tensor) -> torch.Tensor | None:
+        """Return where a view is taken that is then copied beside the training."""
+        if self._staging is None:
+            return None
+        self._lock(slot)
+        return self._staging.room(out.numel())
+
+    def _lock(self, slot: int) -> None:
+        if self._staging is not None:
+            self._staging.lock(self._own[slot])
+            self._staging.lock(self._room[slot])
+
+    def _write_beside(
+        self, room: torch.Tensor, intent: Intent, name: str, out: torch.Tensor
+    ) -> Generator[Copied | None, None, bool]:
+        assert self._staging is not None
+        for _ in self._strategy.viewing(intent, name, room):
+            yield None
+        copied = self._staging.down(room, out)
+        yield copied
+        return math.isfinite(copied.sum()) or _is_finite(out)
 
     # --- merging -------------------------------------------------------------------------
 
@@ -301,6 +343,10 @@ class Handoff:
         else:
             exchange = self._exchange(slot, lent, staleness_steps, message.partner, message.present)
             exchange.clip(lent.share)
+            lifted = None if self._staging is None else self._staging.up(exchange)
+            if lifted is not None:
+                exchange, copied = lifted
+                yield copied
         yield from self._strategy.applying(exchange)
         self._take_back(slot)
         return Applied(message.xid, self._now().steps, staleness_steps)

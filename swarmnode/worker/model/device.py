@@ -1,11 +1,18 @@
-"""Where the model lives, and in which precision its forward pass is computed."""
+"""Where the model lives, in which precision its forward pass is computed, and how views of it and
+what came of them get from a GPU to the slots and back, beside the training.
+
+A view is taken on the GPU, where it costs a fraction of a step, and copied into its slot by a
+stream of its own while the next steps compute; a merge begins when what came is on the GPU whole.
+Slots are locked in memory for it: copies from and to memory that is not are five times as slow, and
+hold up the step. The handoff asks :meth:`Copied.is_done` between two steps.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -13,6 +20,9 @@ from swarmnode import limits
 from swarmnode.errors import ConfigError
 from swarmnode.tasks.base import Task
 from swarmnode.worker.model.microbatch import MicroBatches
+
+if TYPE_CHECKING:
+    from swarmnode.strategies.base import Exchange
 
 # Whether bfloat16 pays on a CPU depends on its instructions and on the size of the products.
 # Measured on an EPYC with AVX512-BF16: a GPT of 0.12 M parameters takes 1.7 times as long
@@ -140,3 +150,114 @@ def _pass_time_s(device: Device, task: Task, model: torch.nn.Module, batch: Any)
         times_s.append(time.perf_counter() - started)
         model.zero_grad(set_to_none=True)
     return min(times_s)
+
+
+# --- between a GPU and the slots --------------------------------------------------------------
+
+
+class Copied(Protocol):
+    """A copy that may be under way."""
+
+    def is_done(self) -> bool:
+        """Whether all of it is there."""
+
+    def wait(self) -> None:
+        """Return when it is."""
+
+
+class CopiedView(Copied, Protocol):
+    """That of a view."""
+
+    def sum(self) -> float:
+        """Return the sum of its elements, once it is done."""
+
+
+class Staging(Protocol):
+    """What of the handoff is otherwise where the model is on a GPU."""
+
+    def lock(self, memory: torch.Tensor) -> None:
+        """Keep memory of the host in its place, as far as the system lets this process."""
+
+    def room(self, numel: int) -> torch.Tensor | None:
+        """Return where a view of so many elements is taken; None: there is too little memory."""
+
+    def down(self, view: torch.Tensor, out: torch.Tensor) -> CopiedView:
+        """Begin to copy a view into a slot."""
+
+    def up(self, exchange: Exchange) -> tuple[Exchange, Copied] | None:
+        """Begin to copy what was sent and came; None: there is too little memory."""
+
+
+def staging_of(vector: torch.Tensor) -> Staging | None:
+    """Return that of a model in ``vector``; None: it is where the slots are."""
+    return GpuStaging(vector) if vector.is_cuda else None
+
+
+class GpuStaging:
+    """See :class:`Staging`. Owns: a stream, and the locks until the process ends."""
+
+    def __init__(self, vector: torch.Tensor) -> None:
+        """For a model in ``vector``."""
+        self._device, self._dtype = vector.device, vector.dtype
+        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._locked: set[int] = set()
+
+    def lock(self, memory: torch.Tensor) -> None:
+        """See :class:`Staging`."""
+        if memory.numel() and memory.data_ptr() not in self._locked:
+            self._locked.add(memory.data_ptr())
+            # Refused where a process may lock little: then copies are slow, and right.
+            with contextlib.suppress(RuntimeError):
+                runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+                runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
+
+    def room(self, numel: int) -> torch.Tensor | None:
+        """See :class:`Staging`."""
+        try:
+            return torch.empty(numel, dtype=self._dtype, device=self._device)
+        except torch.OutOfMemoryError:
+            return None
+
+    def down(self, view: torch.Tensor, out: torch.Tensor) -> CopiedView:
+        """See :class:`Staging`."""
+        total = view.sum()
+        on_host = torch.empty((), dtype=total.dtype, pin_memory=True)
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            for source, target in ((view, out), (total, on_host)):
+                target.copy_(source, non_blocking=True)
+                source.record_stream(self._stream)  # its memory is in use until then
+            return _Recorded(self._stream.record_event(), on_host)
+
+    def up(self, exchange: Exchange) -> tuple[Exchange, Copied] | None:
+        """See :class:`Staging`."""
+        training = torch.cuda.current_stream(self._device)
+
+        def copy(values: torch.Tensor) -> torch.Tensor:
+            found = values.to(self._device, non_blocking=True)
+            found.record_stream(training)
+            return found
+
+        try:
+            with torch.cuda.stream(self._stream):
+                return exchange.mapped(copy), _Recorded(self._stream.record_event())
+        except torch.OutOfMemoryError:
+            return None
+
+
+_NO_SUM = torch.zeros(())
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    event: torch.cuda.Event
+    total: torch.Tensor = _NO_SUM
+
+    def is_done(self) -> bool:
+        return bool(self.event.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        self.event.synchronize()
+
+    def sum(self) -> float:
+        return float(self.total)

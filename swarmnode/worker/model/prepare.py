@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import random
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,6 +23,14 @@ if TYPE_CHECKING:
     from swarmnode.strategies.topology import Graph
 
 _MS_PER_S = 1000
+# Measured on an H200 with a GPT of 85 M parameters in bfloat16, 8,192 tokens a step: forward and
+# backward pass 18.4 ms as they are and 15.2 ms compiled, after half a minute of compiling.
+_COMPILED_NUMEL_MIN = 10_000_000
+_COMPILED_GAIN_MIN = 1.05
+_TRIALS = 3
+_log = logging.getLogger("swarmnode.worker.prepare")
+
+Loss = Callable[[torch.nn.Module, Any], torch.Tensor]
 
 
 def prepare_state(
@@ -153,3 +163,69 @@ class Surroundings:
         from swarmnode.strategies.topology import graph_over  # of few strategies only
 
         return graph_over(self._topology, len(self._members))
+
+
+# --- compiled --------------------------------------------------------------------------------
+
+
+def is_large_on_gpu(state: TrainState) -> bool:
+    """Return whether compiling may pay: it takes half a minute."""
+    return state.device.torch_device.type == "cuda" and state.arena.numel >= _COMPILED_NUMEL_MIN
+
+
+def compiled_loss(loss: Loss) -> Loss:
+    """Return ``loss``, which is compiled when it is called."""
+    # One thread: the machine is its owner's, and processes of the compiler would outlive a kill.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    import torch._dynamo
+
+    # What cannot be compiled, now or for a batch of another size, is computed as it is.
+    torch._dynamo.config.suppress_errors = True
+    return torch.compile(loss)
+
+
+def time_of_a_pass_s(state: TrainState, loss: Loss, part: Any) -> float:
+    """Return the shortest of a few forward and backward passes; the first one compiles."""
+    times_s = []
+    for _ in range(1 + _TRIALS):
+        _finish(state)
+        began_s = time.perf_counter()
+        with state.device.autocast():
+            value = loss(state.model, state.device.move(part))
+        value.backward()  # type: ignore[no-untyped-call]
+        _finish(state)
+        times_s.append(time.perf_counter() - began_s)
+        state.optimizer.zero_grad(set_to_none=True)
+    return min(times_s)
+
+
+def _finish(state: TrainState) -> None:
+    if state.device.torch_device.type == "cuda":
+        torch.cuda.synchronize(state.device.torch_device)
+
+
+def compile_where_it_pays(
+    state: TrainState,
+    may_pay: Callable[[TrainState], bool] = is_large_on_gpu,
+    compiled: Callable[[Loss], Loss] = compiled_loss,
+    pass_time_s: Callable[[TrainState, Loss, Any], float] = time_of_a_pass_s,
+) -> None:
+    """Let steps take the compiled loss if it is faster here. Leaves no gradient behind.
+
+    A machine that cannot compile (no Triton, no C compiler) goes on as it is.
+    """
+    if not state.task.compiles or not may_pay(state):
+        return
+    faster = compiled(state.task.loss)
+    batch = next(state.task.batches(0))
+
+    def pass_times_s() -> list[float]:
+        part, _ = state.micro.cut(batch)[0]
+        return [pass_time_s(state, loss, part) for loss in (state.task.loss, faster)]
+
+    plain_s, compiled_s = state.micro.run(pass_times_s)
+    is_taken = plain_s > _COMPILED_GAIN_MIN * compiled_s
+    if is_taken:
+        state.training_loss = faster
+    words = "taken" if is_taken else "not taken: it is hardly faster, or cannot be had"
+    _log.info("a pass takes %.2f ms, compiled %.2f: %s", 1e3 * plain_s, 1e3 * compiled_s, words)

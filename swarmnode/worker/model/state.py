@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -106,7 +106,8 @@ class AppliedRecipe:
 class TrainState:
     """Everything that a step changes, on one device.
 
-    ``has_public_probe``: the task's is that of the whole swarm, so that it may decide.
+    ``has_public_probe``: the task's is that of the whole swarm, so that it may decide;
+    ``training_loss``: what steps take, the task's loss or the same compiled.
     """
 
     task: Task
@@ -123,10 +124,12 @@ class TrainState:
     losses: list[tuple[int, float]] = field(default_factory=list)  # (step, on the held-out probe)
     micro: MicroBatches = field(init=False)
     applied: AppliedRecipe = field(init=False)
+    training_loss: Callable[[torch.nn.Module, Any], torch.Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
         self.micro = MicroBatches(self.task, self.batch_parts)
         self.applied = AppliedRecipe(self.recipe, self.optimizer, self.arena)
+        self.training_loss = self.task.loss
 
     def batches(self, shard_seed: int) -> Iterator[Any]:
         """Return this node's stream of batches from here on.
@@ -176,7 +179,7 @@ class TrainState:
         try:
             for part, n in parts:
                 with self.device.autocast():
-                    loss = self.task.loss(self.model, self.device.move(part))
+                    loss = self.training_loss(self.model, self.device.move(part))
                 value = loss.item()  # waits for a GPU: the price of never spreading a NaN
                 if not math.isfinite(value):
                     return value
