@@ -12,6 +12,7 @@ import errno
 import os
 import socket
 from collections.abc import Iterator
+from ipaddress import ip_address
 
 import trio
 
@@ -23,6 +24,8 @@ from swarmnode.net.segments import limit_segments
 from swarmnode.net.tcp import TcpChannel, format_address, parse_address, reset_when_closed
 from swarmnode.protocol.nat.punch import Attempts, PunchPlan, Start, Target
 
+# A documentation address (RFC 3849): nothing is sent there, the system says from where it would be.
+_FAR_IPV6 = ("2001:db8::1", 9)
 # There is no way for its packets, now or later.
 _HOPELESS = (errno.ENETUNREACH, errno.EAFNOSUPPORT, errno.EACCES, errno.EPERM)
 
@@ -48,6 +51,20 @@ async def dial_from(local_port: int, address: str) -> TcpChannel:
         except OSError as error:
             reason = _words(error)
     raise DialFailed(f"tcp {address} from port {local_port}: {reason}", address=address)
+
+
+def own_ipv6() -> str:
+    """Return the global IPv6 address that this machine speaks to the internet from, "" for none.
+
+    There is no NAT there: peers find our port at it, whatever the relay was reached by.
+    """
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+            sock.connect(_FAR_IPV6)
+            host = ip_address(sock.getsockname()[0])
+    except OSError:
+        return ""
+    return str(host) if host.is_global else ""
 
 
 class Puncher:

@@ -27,7 +27,7 @@ from swarmnode.env import Env
 from swarmnode.errors import DeadlineExceeded, Overloaded, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, aclose_forcefully, give_up
-from swarmnode.net.punch import Puncher, dial_from
+from swarmnode.net.punch import Puncher, dial_from, own_ipv6
 from swarmnode.net.tcp import TcpChannel
 from swarmnode.net.traffic import Traffic
 from swarmnode.net.where import ask_where
@@ -182,6 +182,8 @@ class Punching(Agreement[wire.Message]):
         puncher: dials from the port that we listen on, which is ``port``.
         address_of: gives the HOST:PORT where we have reached a relay, or "".
         may_invite, take: see ``Agreement``.
+        own_ipv6: gives our host in that family, "" for none: a relay that was reached by the other
+            one does not see it, and of two homes behind symmetric NATs it is the way that works.
     """
 
     def __init__(
@@ -195,6 +197,7 @@ class Punching(Agreement[wire.Message]):
         may_invite: Callable[[PeerId], bool],
         take: TakeChannel,
         env: Env,
+        own_ipv6: Callable[[], str] = own_ipv6,
     ) -> None:
         super().__init__(
             signals,
@@ -208,6 +211,7 @@ class Punching(Agreement[wire.Message]):
         self._port = port
         self._address_of = address_of
         self._env = env
+        self._own_ipv6 = own_ipv6
         self._lookouts: dict[str, _Lookout] = {}
 
     async def invite(self, peer: PeerId, via: PeerId) -> Channel:
@@ -278,6 +282,8 @@ class Punching(Agreement[wire.Message]):
             undo.push_async_callback(aclose_forcefully, channel)  # cancelled too
             undo.callback(give_up, channel)
             every = dict.fromkeys((await ask_where(channel), channel.local))
+            if host := self._own_ipv6():
+                every[host, self._port] = None
             lookout.addresses = tuple(make_address(host, port) for host, port in every)
             undo.pop_all()
             lookout.channels.append(channel)

@@ -239,6 +239,14 @@ LINES: dict[str, Condition] = {
         is_fail=False,
         forbidden="forward TCP port",
     ),
+    "ipv6-homes": Condition(
+        two_behind_nats,
+        "Connected",
+        ("symmetric", "symmetric"),
+        expected="punched-tcp",
+        is_fail=False,
+        lab={"ipv6": True},
+    ),
     "ipv6-only": Condition(
         _ipv6_only, "ok: Connected", expected="direct", is_fail=False, lab={"ipv6": True}
     ),

@@ -205,7 +205,13 @@ class Neighbour:
     """
 
     def __init__(
-        self, signals: Signals, peer: PeerId, *, relay_at: str = RELAY_AT, port: int = 7337
+        self,
+        signals: Signals,
+        peer: PeerId,
+        *,
+        relay_at: str = RELAY_AT,
+        port: int = 7337,
+        ipv6: str = "",
     ) -> None:
         self.peer = peer
         self.friends: set[PeerId] = set()
@@ -220,6 +226,7 @@ class Neighbour:
             may_invite=self.friends.__contains__,
             take=self.take,
             env=fake_env(peer[0]),
+            own_ipv6=lambda: ipv6,
         )
         self.rtc = RtcWays(
             signals,

@@ -45,8 +45,8 @@ def office() -> PostOffice:
     return PostOffice(observed={ALICE: "11.11.11.200:50000", BOB: "11.11.11.201:50000"})
 
 
-def node(office: PostOffice, peer: PeerId, *friends: PeerId) -> Neighbour:
-    made = Neighbour(office.signals_of(peer), peer, port=7000 + peer[0])
+def node(office: PostOffice, peer: PeerId, *friends: PeerId, ipv6: str = "") -> Neighbour:
+    made = Neighbour(office.signals_of(peer), peer, port=7000 + peer[0], ipv6=ipv6)
     made.friends.update(friends)
     return made
 
@@ -76,6 +76,19 @@ async def test_both_dial_where_the_relay_sees_the_other_and_keep_their_port_open
         ours, theirs = alice.puncher.plans[0], bob.puncher.plans[0]
         assert (ours.targets, theirs.targets) == ((BOB_AT,), (ALICE_AT,))
         assert (ours.we_choose, theirs.we_choose) == (False, True)
+
+
+async def test_both_families_are_dialled_though_the_relay_sees_one(
+    autojump_clock: MockClock, lookouts: Lookouts, office: PostOffice
+) -> None:
+    """Behind two symmetric NATs nothing but IPv6 comes through, and hints are mostly IPv4."""
+    alice = node(office, ALICE, ipv6="2a00:f00d::a")
+    bob = node(office, BOB, ALICE, ipv6="2a00:f00d::b")
+    async with running(alice, bob):
+        await alice.punching.invite(BOB, RELAY)
+        ours, theirs = alice.puncher.plans[0], bob.puncher.plans[0]
+        assert ours.targets == (BOB_AT, ("2a00:f00d::b", 7098))
+        assert theirs.targets == (ALICE_AT, ("2a00:f00d::a", 7097))
 
 
 async def test_punches_through_one_relay_share_the_connection_to_it(
