@@ -14,6 +14,7 @@ Facts only: what a person should do about a code stands in ``cli/node/line.py``.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, Literal, get_args
@@ -70,6 +71,17 @@ class Bootstrap(msgspec.Struct, frozen=True):
     is_connected: bool = False
     cause: Cause = ""
     error: str = ""
+
+
+BOOTSTRAP_STATES: Final = ("connected", "failing", "untried")
+
+
+def tally(bootstraps: Sequence[Bootstrap]) -> Counter[str]:
+    """Return how many addresses are in each of BOOTSTRAP_STATES."""
+    return Counter(
+        "connected" if each.is_connected else "failing" if each.cause else "untried"
+        for each in bootstraps
+    )
 
 
 class Connectivity(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from swarmnode import limits
+from swarmnode.protocol.connectivity import BOOTSTRAP_STATES
 from swarmnode.protocol.connectivity import STATES as CONNECTIVITIES
 from swarmnode.telemetry.metrics import (
     BLOB_DIRECTIONS,
@@ -258,6 +259,11 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "connectivity",
         "1 for how this node reaches others just now.",
         Label("state", CONNECTIVITIES),
+    ),
+    _gauge(
+        "bootstraps",
+        "Addresses that this node was given, by what comes of them.",
+        Label("state", BOOTSTRAP_STATES),
     ),
     _gauge("nat", "1 for the kind of NAT that this node is behind.", Label("kind", NAT_KINDS)),
     _gauge(

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from swarmnode.quantities import show_duration
 # A node needs less than two seconds, a worker that hangs ten more.
 LEAVE_DEADLINE_S = 15.0
 _LEAVE_POLL_S = 0.05
+_BOOTSTRAPS_SHOWN = 3
+_ERROR_CHARACTERS = 120
 
 
 def client_for(home: Path | None) -> ControlClient:
@@ -39,7 +42,7 @@ def status(home: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    for name, value in _status_lines(answer):
+    for name, value in status_lines(answer):
         click.echo(f"{name:<11} {plain(value)}")
 
 
@@ -153,7 +156,8 @@ def wait_process(pid: int, deadline_s: float = LEAVE_DEADLINE_S) -> None:
     raise DeadlineExceeded(f"waiting for process {pid} to stop", deadline_s)
 
 
-def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
+def status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what `status` shows, line by line: (what it is about, the words)."""
     sent, received = sum(answer["sent_bytes"].values()), sum(answer["received_bytes"].values())
     alarm = [("ALARM", answer["alarm"])] if answer["alarm"] else []
     data = [("data", answer["data"])] if answer["data"] else []
@@ -166,6 +170,7 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("state", f"{answer['state']}: {answer['reason']}"),
         ("line", f"{answer['connectivity']['state']}: {answer['connectivity']['why']}"),
+        *bootstrap_lines(answer["bootstraps"]),
         ("name", answer["node_name"]),
         ("peer", answer["peer"]),
         ("address", ", ".join(answer["addresses"]) or answer["address"]),
@@ -214,6 +219,17 @@ def _recipe_line(answer: dict[str, Any]) -> list[tuple[str, str]]:
         return [("recipe", f"{factor}, no end yet")]
     share = min(1.0, answer["swarm_tokens"] / target)
     return [("recipe", f"{factor}, {share:.1%} of {target:,} tokens")]
+
+
+def bootstrap_lines(bootstraps: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return lines of addresses that the node was given and that do not answer; the first few."""
+    failing = [each for each in bootstraps if each["error"] and not each["is_connected"]]
+    lines = [
+        ("not reached", f"{each['address']}: {_cut(plain(each['error']), _ERROR_CHARACTERS)}")
+        for each in failing[:_BOOTSTRAPS_SHOWN]
+    ]
+    more = len(failing) - len(lines)
+    return [*lines, ("", f"and {more} more: `netcheck` names them")] if more > 0 else lines
 
 
 def _line(answer: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from swarmnode import limits
 from swarmnode.daemon.exchange.history import letters_of, observed_rates
 from swarmnode.daemon.status.phases import Member
 from swarmnode.ids import PeerId
+from swarmnode.protocol.connectivity import tally
 
 if TYPE_CHECKING:
     from swarmnode.daemon.membership.swarm import SwarmPart
@@ -43,6 +44,7 @@ class OwnView(msgspec.Struct, frozen=True):
     alarm: str
     connectivity: str
     connectivity_why: str
+    bootstraps: Mapping[str, int]  # addresses that it was given, by what comes of them
     can_pause: bool
     version: str
     uptime_s: float
@@ -203,6 +205,7 @@ def _own_view(view: NodeView, status: NodeStatus) -> OwnView:
         alarm=_cut(status.alarm),
         connectivity=status.connectivity.state,
         connectivity_why=_cut(status.connectivity.why),
+        bootstraps=tally(status.bootstraps),
         can_pause=view.work.has_worker and not view.is_leaving,
         version=status.version,
         uptime_s=status.uptime_s,

@@ -22,6 +22,7 @@ from swarmnode.daemon.membership.progress import ProgressWatch
 from swarmnode.daemon.membership.report import PeerReport
 from swarmnode.daemon.status.phases import Member, Training
 from swarmnode.net.paths import path_of
+from swarmnode.protocol.connectivity import BOOTSTRAP_STATES, tally
 from swarmnode.protocol.plausible import bounded_losses
 from swarmnode.telemetry.catalogue import FIGURE, METRICS_WORST_MAX, NAME, VERSION, WORD
 from swarmnode.telemetry.logs import log_counts
@@ -153,6 +154,9 @@ def _nat(readings: Readings, view: NodeView) -> None:
     nat = view.node.nat()
     readings.one_of("nat", nat.kind)
     readings.one_of("connectivity", view.connectivity(trio.current_time()).state)
+    counts = tally(view.bootstraps())
+    for state in BOOTSTRAP_STATES:
+        readings.set("bootstraps", counts[state], state)
     readings.one_of("reachable", nat.reachable)
     readings.one_of("port_mapping", nat.mapper)
     readings.set("relays_held", nat.relays_held)

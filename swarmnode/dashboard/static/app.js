@@ -59,6 +59,7 @@ function showOwn(node) {
   setFacts(byId("own-facts"), [
     ["Role", node.role],
     ["Connection", `${node.connectivity}: ${node.connectivity_why}`],
+    ["Addresses it was given", given(node.bootstraps)],
     ["Device", node.device || "–"],
     ["Step time", milliseconds(node.step_time_s)],
     ["Sent", bytes(node.sent_bytes)],
@@ -68,6 +69,11 @@ function showOwn(node) {
     ["Running for", duration(node.uptime_s)],
     ["Version", node.version],
   ]);
+}
+
+function given(bootstraps) {
+  const words = Object.entries(bootstraps).filter(([, n]) => n > 0);
+  return words.map(([state, n]) => `${n} ${state}`).join(", ") || "none";
 }
 
 function showTiles(overview) {

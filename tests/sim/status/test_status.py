@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
 import trio
 
+from swarmnode.cli.node.control import bootstrap_lines, status_lines
 from swarmnode.daemon.exchange.intent_handlers import other_base_alarm
+from swarmnode.daemon.status.overview import overview_of
+from swarmnode.protocol.connectivity import BOOTSTRAP_STATES
 from swarmnode.testing.fake_worker import FakeWorker
-from swarmnode.testing.swarm import SimNode, sim_swarm
+from swarmnode.testing.swarm import UNIX_START_S, SimNode, sim_swarm
 from tests.sim.checks import end, pull, until
 
 TRAINING = FakeWorker(np.zeros(0), drift=pull)
@@ -78,3 +82,38 @@ def test_a_node_that_all_refuse_for_its_base_says_so() -> None:
     assert "began from another base than this node's" in other_base_alarm(refused, committed=0)
     assert not other_base_alarm(refused, committed=1), "a peer has the same"
     assert not other_base_alarm({("initiator", "declined", "busy"): 50}, committed=0)
+
+
+async def test_an_address_that_does_not_answer_is_said_wherever_one_looks(
+    tmp_path, autojump_clock
+) -> None:
+    async with sim_swarm(tmp_path, 3, worker=TRAINING) as swarm:
+        first, node = swarm.nodes[:2]
+        await until(lambda: all(n.status.peers_connected == 2 for n in swarm.nodes), 10)
+        assert dict(overview(node)) == {"connected": 1}
+        await swarm.kill(first.index)
+        await until(lambda: any(each.error for each in node.status.bootstraps), 300)
+        assert dict(overview(node)) == {"failing": 1}
+        readings = node.running.readings.read()
+        counts = {state: readings.get("bootstraps", state) for state in BOOTSTRAP_STATES}
+        assert counts == {"connected": 0, "failing": 1, "untried": 0}
+        rows = dict(status_lines(msgspec.to_builtins(node.status)))
+        address, _, error = rows["not reached"].partition(": ")
+        assert (address, error) == ("mem:n0", node.status.bootstraps[0].error)
+        await end(swarm)
+
+
+def overview(node: SimNode) -> Mapping[str, int]:
+    """Return what the page of a node shows of the addresses that it was given."""
+    now = trio.current_time()
+    return overview_of(node.running.view, now, UNIX_START_S + now).node.bootstraps
+
+
+def test_of_many_such_addresses_the_first_are_shown() -> None:
+    failing = [
+        {"address": f"a:{n}", "is_connected": False, "error": "refused " * 40} for n in range(5)
+    ]
+    lines = bootstrap_lines([*failing, {"address": "b:1", "is_connected": True, "error": "old"}])
+    assert [about for about, _ in lines] == ["not reached"] * 3 + [""]
+    assert all(len(words) < 140 for _, words in lines)
+    assert lines[-1][1].startswith("and 2 more")

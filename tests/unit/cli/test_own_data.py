@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from swarmnode.cli.main import main
-from swarmnode.cli.node.control import _status_lines
+from swarmnode.cli.node.control import status_lines
 from swarmnode.cli.swarm import create as create_module
 from swarmnode.config import Paths
 from swarmnode.daemon.app import start as app
@@ -172,7 +172,7 @@ async def one_node(
 
 
 def rows(node: SimNode) -> dict[str, str]:
-    return dict(_status_lines(msgspec.to_builtins(node.status)))
+    return dict(status_lines(msgspec.to_builtins(node.status)))
 
 
 @pytest.mark.parametrize(
