@@ -397,6 +397,25 @@ def test_tables_of_settings_are_those_of_the_code(owner: str, settings: str) -> 
     }
 
 
+def test_extras_are_listed_with_what_they_bring() -> None:
+    project = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]
+    needed = {
+        extra: {re.split(r"[^\w-]", requirement)[0] for requirement in requirements}
+        for extra, requirements in project["optional-dependencies"].items()
+    }
+    table = text_of(ROOT / "docs" / "install.md").partition("| extra |")[2].partition("\n\n")[0]
+    listed = []
+    for names, brings in re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", table, re.MULTILINE):
+        extras = re.findall(r"`([a-z]+)`", names)
+        listed += extras
+        named = set(re.split(r", |; | and ", brings))
+        all_of_them = set().union(*(needed[extra] for extra in extras))
+        has_more = "more" in named
+        assert named - {"more"} <= all_of_them, names
+        assert has_more or all_of_them - named <= {"torch"}, names
+    assert sorted(listed) == sorted(needed)
+
+
 def test_presets_are_listed() -> None:
     from swarmnode.tasks.installed import PRESETS
 
