@@ -202,6 +202,10 @@ class SpecMismatch(WorkerError):
     exit_code = 4
 
 
+# Wrong settings and refusals do not go away by themselves: starting again mends none of them.
+FINAL_EXIT_CODES = (ConfigError.exit_code, Refused.exit_code)
+
+
 class InvariantViolation(AssertionError):
     """A promise that swarmnode makes to itself is broken; never caught."""
 

@@ -3,6 +3,9 @@
 Exit codes: 0 ok, 1 failed, 2 wrong usage or setting, 3 no daemon runs, 4 refused
 (trust or a limit). An error is one line on stderr; with ``--json`` it is an object
 ``{"error", "exit_code"}`` on stdout.
+
+Managers of services that start again whatever failed, and know no exceptions (launchd, Docker), set
+``SWARMNODE_SUCCESS_EXIT_STATUS="2 4"``: `join` ends with 0 instead of these.
 """
 
 from __future__ import annotations
@@ -67,6 +70,7 @@ _VERBS = {
     "trust": ("trust.command", "Show what a swarm is and asks for, before joining it."),
     "version": ("node.control", "Show the version and the native code in use."),
 }
+SUCCESS_VARIABLE = "SWARMNODE_SUCCESS_EXIT_STATUS"  # as systemd's SuccessExitStatus=
 _COMPLETES = "_SWARMNODE_COMPLETE"
 # An older click prints the help by itself.
 _NO_VERB: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
@@ -130,7 +134,13 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:
         _discard_output()
         exit_code = exit_code or _fail(arguments, _system_line(error), 1)
-    sys.exit(exit_code)
+    sys.exit(_as_asked(arguments, exit_code))
+
+
+def _as_asked(arguments: list[str], exit_code: int) -> int:
+    """Return what a manager is told of a node; other verbs in its surroundings say what is so."""
+    is_success = str(exit_code) in os.environ.get(SUCCESS_VARIABLE, "").split()
+    return 0 if is_success and arguments[:1] == ["join"] else exit_code
 
 
 def _run(arguments: list[str]) -> int:

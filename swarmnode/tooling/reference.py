@@ -18,7 +18,7 @@ from typing import Any, cast
 import click
 import msgspec
 
-from swarmnode.cli.main import cli
+from swarmnode.cli.main import SUCCESS_VARIABLE, cli
 from swarmnode.config import ENVIRONMENT_PREFIX, HOME_VARIABLE, NodeConfig
 from swarmnode.daemon.collective.finalize import Finalized
 from swarmnode.daemon.discovery.lookup import FoundSwarm
@@ -272,7 +272,9 @@ def _range_of(option: click.Option) -> str:
 
 def _exit_codes() -> Iterator[str]:
     yield "An error is one line on standard error; with `--json`, an object with `error` and"
-    yield "`exit_code` on standard output.\n"
+    yield "`exit_code` on standard output. A `join` with"
+    yield f'`{SUCCESS_VARIABLE}="2 4"` in its environment says the same and ends with 0 instead'
+    yield "of these codes, for managers that start again whatever failed.\n"
     errors: dict[int, list[str]] = {code: [] for code in _EXIT_CODES}
     for error in _subclasses(SwarmNodeError):
         if error.__module__ == SwarmNodeError.__module__:

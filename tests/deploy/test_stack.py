@@ -10,8 +10,10 @@ from typing import Any, cast
 import pytest
 import yaml
 
+from swarmnode.cli.main import SUCCESS_VARIABLE
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.status.control import metrics_routes
+from swarmnode.errors import FINAL_EXIT_CODES
 from tests.deploy.kit import DEPLOY, ROOT, load, needs, run
 
 COMPOSE = DEPLOY / "compose"
@@ -101,6 +103,14 @@ def test_nothing_but_the_swarm_is_open_to_the_world() -> None:
         assert service["security_opt"] == ["no-new-privileges:true"]
 
 
+def test_a_node_is_not_started_again_where_a_person_must_look() -> None:
+    node = SERVICES["node"]
+    assert node["restart"] == "on-failure"
+    told_as_0 = node["environment"][SUCCESS_VARIABLE].split()
+    assert told_as_0 == [str(code) for code in FINAL_EXIT_CODES]
+    assert node["command"][0] == "join"
+
+
 def test_the_node_is_built_from_a_stage_and_set_by_settings_that_exist() -> None:
     node = SERVICES["node"]
     build = node["build"]
@@ -108,7 +118,7 @@ def test_the_node_is_built_from_a_stage_and_set_by_settings_that_exist() -> None
     assert ROOT / build["dockerfile"] == CONTAINERFILE
     default = re.findall(r"\$\{SWARMNODE_TARGET:-(\w+)\}", build["target"])
     assert default == ["cpu"]
-    names = node["environment"].keys() - {"PYTHONPATH"}
+    names = node["environment"].keys() - {"PYTHONPATH", SUCCESS_VARIABLE}
     settings = {name.removeprefix("SWARMNODE_").lower() for name in names}
     assert settings <= set(NodeConfig.__struct_fields__)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
+
+from swarmnode.cli.main import cli
 from swarmnode.config import Paths
 from swarmnode.errors import SwarmNodeError
 from swarmnode.processes.client import ControlClient
@@ -41,11 +45,13 @@ ELSEWHERE_TESTED = {
     "swarmnode export DIR --format transformers": "tests/integrations/test_hub_out.py",
     "swarmnode export DIR --adapter": "tests/integrations/test_hub_out.py",
     "swarmnode export DIR --format gguf": "tests/integrations/test_hub_out.py",
+    "swarmnode push OWNER/NAME": "tests/integrations/test_push.py",
+    "swarmnode push OWNER/NAME --adapter --private": "tests/integrations/test_push.py",
     "sudo swarmnode service install 'swarm:NAME?k=…&b=…' --system -- --role keeper": (
-        "tests/process/node/test_systemd.py"
+        "tests/unit/cli/test_service.py"
     ),
-    "swarmnode service status": "tests/process/node/test_systemd.py",
-    "swarmnode service uninstall": "tests/process/node/test_systemd.py",
+    "swarmnode service status": "tests/unit/cli/test_service.py",
+    "swarmnode service uninstall": "tests/unit/cli/test_service.py",
     "prometheus --config.file=deploy/prometheus/prometheus.yml": "tests/deploy/test_scrape.py",
 }
 # On a second machine, as the page says.
@@ -60,6 +66,28 @@ def commands_of(page: str) -> list[str]:
     """Return the commands of a page of docs, in order."""
     lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
     return [found[1] for line in lines if (found := _COMMAND.match(line))]
+
+
+def verb_of(command: str) -> tuple[list[str], click.Command, list[str]]:
+    """Return a verb's words, the verb, and what stands behind it. UsageError: there is none."""
+    rest = shlex.split(command.removeprefix("sudo "))[1:]
+    words: list[str] = []
+    verb: click.Command = cli
+    while isinstance(verb, click.Group):
+        name, found, rest = verb.resolve_command(click.Context(verb), rest)
+        assert name is not None
+        assert found is not None
+        words.append(name)
+        verb = found
+    return words, verb, rest
+
+
+def parse(command: str) -> None:
+    """Read a command of ours as the program does, and run nothing. UsageError: it is wrong."""
+    words, verb, rest = verb_of(command)
+    context = verb.make_context(" ".join(words), rest)
+    if handed_on := context.params.get("join_options"):
+        parse(shlex.join(["swarmnode", "join", "NAME", *handed_on]))
 
 
 class Reader:

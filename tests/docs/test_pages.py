@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from swarmnode.ids import PeerId
@@ -17,12 +19,15 @@ from tests.docs.reader import (
     WITHOUT_A_SCREEN,
     Reader,
     commands_of,
+    parse,
+    verb_of,
 )
 from tests.kits.daemon_kit import LOOPBACK, Daemon, make_home, new_swarm
 
 PAGES = ("volunteer.md", "researcher.md", "operator.md")
 WORDS_OF_A_PAGE = 500
 PAGES_MAX = 5
+OF_OURS = ("swarmnode ", "sudo swarmnode ")
 
 
 @pytest.fixture
@@ -71,7 +76,43 @@ def test_commands_are_found(page: str) -> None:
 def test_every_exception_is_a_command_of_the_pages() -> None:
     known = {command for page in PAGES for command in commands_of(page)}
     assert {*ELSEWHERE_TESTED, *ON_ANOTHER_MACHINE, *WITHOUT_A_SCREEN, *MAY_FIND_FAULTS} <= known
-    assert all((ROOT / path).exists() for path in ELSEWHERE_TESTED.values())
+
+
+def test_what_tests_a_command_instead_names_its_verb() -> None:
+    for command, path in ELSEWHERE_TESTED.items():
+        program = command.split()[0]
+        words = verb_of(command)[0] if command.startswith(OF_OURS) else [program]
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert all(f'"{word}"' in text for word in words), f"{path} has no test of {command!r}"
+
+
+# --- what is noticed before the night --------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_is_one_that_the_program_takes(page: str, tmp_path: Path) -> None:
+    (tmp_path / "node.zip").touch()  # of the command before
+    with contextlib.chdir(tmp_path):
+        for command in commands_of(page):
+            if command.startswith(OF_OURS):
+                parse(command)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("swarmnode jion NAME", "No such command 'jion'"),
+        ("swarmnode service remove", "No such command 'remove'"),
+        ("swarmnode status --colour", "No such option"),
+        ("swarmnode join NAME --role", "requires an argument"),
+        ("swarmnode join NAME --role queen", "is not one of"),
+        ("swarmnode push", "Missing parameter: repo"),
+        ("sudo swarmnode service install NAME -- --rôle keeper", "No such option"),
+    ],
+)
+def test_a_command_that_the_program_refuses_is_noticed(command: str, words: str) -> None:
+    with pytest.raises(click.UsageError, match=words):
+        parse(command)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -297,7 +297,7 @@ def test_settings_that_are_named_exist(page: Path) -> None:
     spans = [match[2] for match in SPAN.finditer(prose_and_code(page)[0])]
     inline = [found[1] for span in spans if (found := re.match(r"([a-z_]+) = [\[\"\dtf]", span))]
     variables = re.findall(rf"\b{config.ENVIRONMENT_PREFIX}([A-Z_]+)\b", text_of(page))
-    others = {"HOME", "NATIVE"} | DEPLOYMENT_VARIABLES
+    others = {"HOME", "NATIVE", "SUCCESS_EXIT_STATUS"} | DEPLOYMENT_VARIABLES
     settings = {name.lower() for name in variables if name not in others}
     assert {*lines, *inline, *settings} <= set(NodeConfig.__struct_fields__)
 
@@ -395,6 +395,25 @@ def test_tables_of_settings_are_those_of_the_code(owner: str, settings: str) -> 
     assert {key: cells[0] for key, cells in table.items()} == {
         name: str(default) or "empty" for name, default in fields.items()
     }
+
+
+def test_extras_are_listed_with_what_they_bring() -> None:
+    project = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]
+    needed = {
+        extra: {re.split(r"[^\w-]", requirement)[0] for requirement in requirements}
+        for extra, requirements in project["optional-dependencies"].items()
+    }
+    table = text_of(ROOT / "docs" / "install.md").partition("| extra |")[2].partition("\n\n")[0]
+    listed = []
+    for names, brings in re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", table, re.MULTILINE):
+        extras = re.findall(r"`([a-z]+)`", names)
+        listed += extras
+        named = set(re.split(r", |; | and ", brings))
+        all_of_them = set().union(*(needed[extra] for extra in extras))
+        has_more = "more" in named
+        assert named - {"more"} <= all_of_them, names
+        assert has_more or all_of_them - named <= {"torch"}, names
+    assert sorted(listed) == sorted(needed)
 
 
 def test_presets_are_listed() -> None:

@@ -26,11 +26,13 @@ from xml.sax.saxutils import escape
 
 import swarmnode
 from swarmnode import __version__
-from swarmnode.errors import ConfigError
+from swarmnode.cli.main import SUCCESS_VARIABLE
+from swarmnode.errors import FINAL_EXIT_CODES, ConfigError
 
 State = Literal["absent", "ours", "edited", "foreign"]
 
 SYSTEM_HOME = Path("/var/lib/swarmnode")
+_FINAL = " ".join(map(str, FINAL_EXIT_CODES))
 _SYSTEM_SOCKET = "/run/swarmnode/worker.sock"
 _USER_SOCKET = "%t/swarmnode-worker.sock"
 _MARK = re.compile(r"Written by swarmnode \S+, digest ([0-9a-f]{16})")
@@ -96,6 +98,7 @@ def plan_systemd(service: Service, folder: Path, sysusers: Path | None) -> Plan:
         environment["SWARMNODE_WORKER_SOCKET"] = socket
     values = {
         "NAME": service.name,
+        "FINAL": _FINAL,
         "JOIN": " ".join(map(unit_word, service.join())),
         "WORKER": " ".join(
             map(unit_word, [sys.executable, "-P", "-m", "swarmnode.worker.main", "--activated"])
@@ -131,11 +134,12 @@ def plan_systemd(service: Service, folder: Path, sysusers: Path | None) -> Plan:
 
 def plan_launchd(service: Service, folder: Path) -> Plan:
     """Return the property list of an agent of the user who runs this."""
+    environment = _python_path() | {SUCCESS_VARIABLE: _FINAL}
     values = {
         "JOIN": "\n".join(f"    <string>{escape(word)}</string>" for word in service.join()),
         "ENVIRONMENT": "\n".join(
             f"    <key>{key}</key>\n    <string>{escape(value)}</string>"
-            for key, value in _python_path().items()
+            for key, value in environment.items()
         ),
         "HOME": escape(str(service.home)),
     }

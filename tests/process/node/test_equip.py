@@ -15,9 +15,17 @@ from swarmnode.config import Paths
 from swarmnode.ipc.spawn import worker_command
 from swarmnode.processes import pip
 from swarmnode.processes.client import ControlClient
+from swarmnode.protocol.swarm import parse_link
 from swarmnode.store.swarms import read_manifest
 from swarmnode.wire.environment import PinnedPackage
-from tests.kits.daemon_kit import DEADLINE_S, environment, free_port, swarmnode, wait_until
+from tests.kits.daemon_kit import (
+    DEADLINE_S,
+    Daemon,
+    environment,
+    free_port,
+    swarmnode,
+    wait_until,
+)
 from tests.kits.index_kit import Index, serving, wheel
 
 POINTS = b"1,2\n" * 100
@@ -147,6 +155,49 @@ def test_a_changed_byte_at_the_index_ends_the_join_with_its_name(
     refused = swarmnode(tmp_path / "volunteer", *join(tmp_path, link, "--yes-install"))
     assert refused.code == 4
     assert "package level-target 2.1 at the index is not the one" in refused.err
+
+
+def test_with_a_link_alone_three_commands_lead_to_training(
+    tmp_path: Path, index: Index, creator: dict[str, str]
+) -> None:
+    """As the page of the volunteer has them, with settings of this machine in the environment."""
+    link = created(tmp_path, index, creator, "--data-from", f"{index.base}/points.csv")
+    port = int(parse_link(link).hints[0].address.rpartition(":")[2])
+    member = Daemon(tmp_path / "creator", "levels", "--role", "keeper", port=port)
+    home, theirs = tmp_path / "volunteer", Paths(tmp_path / "creator").swarm("levels")
+    variables = {"SWARMNODE_LISTEN": f"127.0.0.1:{free_port()}", "SWARMNODE_METRICS": "off"}
+    try:
+        member.wait(lambda s: s["state"] == "serving", "a member that serves")
+        shown = swarmnode(home, "trust", link, env=variables)
+        assert shown.code == 0, shown.err
+        assert "package swarmnode-level 1.0" in shown.out
+        assert not list(home.glob("swarms/*")), "nothing is written"
+        index.asked.clear()
+        with (tmp_path / "volunteer.log").open("wb") as log:
+            node = subprocess.Popen(
+                worker_command("swarmnode", "join", link, "--yes-install"),
+                env=environment(home, variables),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+        def has_trained() -> bool:
+            assert node.poll() is None, (tmp_path / "volunteer.log").read_text()
+            status = swarmnode(home, "status", "--json")
+            return status.code == 0 and status.json["step"] >= 20
+
+        try:
+            wait_until(has_trained, "twenty steps")
+        finally:
+            node.terminate()
+            node.wait(DEADLINE_S)
+    finally:
+        member.kill()
+    assert Paths(home).swarm("levels").manifest.read_bytes() == theirs.manifest.read_bytes()
+    wheels = {path.name for path in index.folder.rglob("*.whl")}
+    assert {line.rpartition("/")[2] for line in index.asked} >= {"points.csv", *wheels}
+    assert len(wheels) == 2
 
 
 def on_terminal(

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import swarmnode
-from swarmnode.cli.main import cli
+from swarmnode.cli.main import SUCCESS_VARIABLE, cli, main
 from swarmnode.cli.service import files as service_files
 from swarmnode.cli.service.files import (
     SYSTEM_HOME,
@@ -29,7 +29,7 @@ from swarmnode.cli.service.files import (
     why_unreadable,
 )
 from swarmnode.config import Paths
-from swarmnode.errors import ConfigError, Refused
+from swarmnode.errors import FINAL_EXIT_CODES, ConfigError, Refused, TransportError
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import SwarmLink
 from swarmnode.store.swarms import save_link, stored_link
@@ -73,6 +73,9 @@ def test_the_worker_has_no_network_and_the_daemon_no_devices(
     assert daemon["Type"] == ["notify"]
     assert daemon["WatchdogSec"] == ["60"]
     assert daemon["Requires"] == ["swarmnode-worker.socket"]
+    assert daemon["Restart"] == ["on-failure"]
+    final = f"{ConfigError.exit_code} {Refused.exit_code}"
+    assert daemon["RestartPreventExitStatus"] == [final]
     assert worker["RestrictAddressFamilies"] == ["AF_UNIX"]
     assert listener["Accept"] == ["yes"]
     (path,) = listener["ListenStream"]
@@ -117,6 +120,11 @@ def test_words_are_quoted_for_systemd() -> None:
         unit_word("a\nExecStartPre=/bin/sh")
 
 
+def test_what_may_go_away_is_tried_again() -> None:
+    assert TransportError.exit_code not in FINAL_EXIT_CODES
+    assert 0 not in FINAL_EXIT_CODES
+
+
 def test_a_property_list_for_launchd(tmp_path: Path) -> None:
     service = Service("tiny", Path("/Users/a & b/node"), ("--steps", "5"))
     (file,) = plan_launchd(service, tmp_path).files
@@ -128,6 +136,43 @@ def test_a_property_list_for_launchd(tmp_path: Path) -> None:
     assert found["Umask"] == 0o077
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "code", "said"),
+    [
+        ("tiny", ("--rolle", "keeper"), 0, "No such option"),
+        ("tiny", ("--metrics", "nowhere"), 0, "expected HOST:PORT"),
+        ("tiny", ("--data", "/nowhere"), 0, "/nowhere"),
+        ("other", (), 1, "cannot read"),
+    ],
+)
+def test_launchd_sees_a_success_where_a_person_must_look(
+    tmp_path: Path, name: str, options: tuple[str, ...], code: int, said: str
+) -> None:
+    home = tmp_path / "home"
+    (home / "swarms" / "other" / "link").mkdir(parents=True)  # a disk may be better later
+    (file,) = plan_launchd(Service(name, home, options), tmp_path).files
+    found = plistlib.loads(file.text.encode())
+    done = subprocess.run(
+        found["ProgramArguments"],
+        env=found["EnvironmentVariables"] | {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
+    assert said in done.stderr
+
+
+def test_other_verbs_say_their_code_whatever_a_manager_is_told(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SUCCESS_VARIABLE, "2 4")
+    for arguments, code in ((["join", "--rolle"], 0), (["status", "--rolle"], 2)):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == code
+
+
 def test_a_task_for_windows(tmp_path: Path) -> None:
     service = Service("tiny", Path("C:\\Users\\a & b\\node"), ("--steps", "5"))
     (file,) = plan_windows(service, tmp_path).files
@@ -137,6 +182,7 @@ def test_a_task_for_windows(tmp_path: Path) -> None:
     arguments = task.findtext(".//t:Arguments", namespaces=name)
     assert arguments == subprocess.list2cmdline(service.join()[1:])
     assert task.findtext(".//t:ExecutionTimeLimit", namespaces=name) == "PT0S"
+    assert int(task.findtext(".//t:RestartOnFailure/t:Count", "", namespaces=name)) <= 10
 
 
 # --- what systemd thinks --------------------------------------------------------------------
