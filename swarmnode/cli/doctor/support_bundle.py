@@ -43,7 +43,7 @@ _LOG_BYTES = 256 * limits.KIB
 _JOURNAL_LINES = 2000
 _FILES_MAX = 5000
 _JOURNAL_S = 10.0
-_HOST_SETTINGS = ("listen", "advertise", "bootstrap", "metrics")
+_HOST_SETTINGS = ("listen", "advertise", "bootstrap", "metrics", "proxy")
 _README = """\
 A support bundle of swarmnode, made {when}.
 
@@ -190,7 +190,7 @@ def _hosts(home: Path | None) -> Iterator[str]:
         if setting.name in _HOST_SETTINGS:
             values = setting.value if isinstance(setting.value, tuple) else [setting.value]
             for value in values:
-                address = str(value).rpartition("@")[2]
+                address = str(value).rpartition("@")[2].rpartition("//")[2].strip("/")
                 if ":" in address:
                     host = parse_host_port(address, setting=setting.name).host or ""
                     if any(letter.isalpha() for letter in host) and ":" not in host:

@@ -265,14 +265,14 @@ def show(home: Path | None, with_origin: bool, changed: bool, as_json: bool) -> 
         print_json(as_records(shown))
         return
     for setting in shown:
-        line = f"{setting.name} = {toml_value(setting.value)}"
+        line = f"{setting.name} = {toml_value(setting.shown)}"
         click.echo(plain(f"{line:<48} # {setting.origin}" if with_origin else line))
 
 
 def as_records(settings: list[Setting]) -> dict[str, Any]:
     """Return settings as plain data: name to value and origin."""
     return {
-        one.name: {"value": msgspec.to_builtins(_plain(one.value)), "origin": one.origin}
+        one.name: {"value": msgspec.to_builtins(_plain(one.shown)), "origin": one.origin}
         for one in settings
     }
 

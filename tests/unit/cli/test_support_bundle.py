@@ -162,6 +162,15 @@ def test_a_home_that_is_broken_or_absent(home: Path, tmp_path: Path) -> None:
     assert "<home>/config.toml: listen: Expected" in json.loads(files["config.json"])["error"]
 
 
+def test_a_proxy_keeps_its_password_and_its_name(home: Path, tmp_path: Path) -> None:
+    home.mkdir(parents=True)
+    (home / "config.toml").write_text('proxy = "http://ann:swordfish@proxy.corp.example:3128"\n')
+    done, files = bundle(home, tmp_path / "bundle.zip")
+    assert done.exception is None, done.exception
+    assert json.loads(files["config.json"])["proxy"]["value"] == "http://<secret>@<host-1>:3128"
+    assert not [name for name, text in files.items() if "swordfish" in text or "corp" in text]
+
+
 def test_a_file_that_exists_is_never_replaced(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "taken.zip"
     out.write_text("mine")
