@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +195,7 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
             f" {answer['payloads_refused']} payloads refused",
         ),
         ("traffic", f"{sent / 1e6:.1f} MB sent, {received / 1e6:.1f} MB received"),
-        ("on the line", _line(answer)),
+        ("on the line", line_words(answer)),
         ("given", _given(answer["totals"])),
         ("snapshot", f"step {answer['snapshot_step']}" if answer["snapshot_path"] else "none yet"),
         (
@@ -216,8 +217,8 @@ def _recipe_line(answer: dict[str, Any]) -> list[tuple[str, str]]:
     return [("recipe", f"{factor}, {share:.1%} of {target:,} tokens")]
 
 
-def _line(answer: dict[str, Any]) -> str:
-    """What the line carried, by what it was for, and how long exchanges take on it."""
+def line_words(answer: Mapping[str, Any]) -> str:
+    """Return what the line carried, by what it was for, and how long exchanges take on it."""
     sent = (f"{name} {n / 1e6:.1f} MB" for name, n in answer["line_sent_bytes"].items())
     took_s = answer["exchange_s_mean"]
     took = "" if took_s is None else f"; an exchange takes {took_s:.3g} s, the next waits for it"
