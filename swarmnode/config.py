@@ -29,7 +29,15 @@ from swarmnode.paths import CONFIG_FILE_NAME as CONFIG_FILE_NAME
 from swarmnode.paths import Paths as Paths
 from swarmnode.paths import SwarmPaths as SwarmPaths
 from swarmnode.quantities import ANY_INTERFACE as ANY_INTERFACE
-from swarmnode.quantities import RATE_EXPECTED, RATE_PATTERN, SIZE_EXPECTED, SIZE_PATTERN
+from swarmnode.quantities import (
+    PROXY_EXPECTED,
+    PROXY_PATTERN,
+    RATE_EXPECTED,
+    RATE_PATTERN,
+    SIZE_EXPECTED,
+    SIZE_PATTERN,
+    hide_password,
+)
 from swarmnode.quantities import HostPort as HostPort
 from swarmnode.quantities import is_loopback as is_loopback
 from swarmnode.quantities import parse_host_port as parse_host_port
@@ -109,6 +117,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_download_bytes_per_s: Annotated[int, Meta(ge=0, le=10**12)] = 0
     # Whether to ask the home router for an open port (PCP, NAT-PMP, UPnP).
     port_mapping: bool = True
+    # The HTTP proxy through which others are dialled where the direct way does not lead to them;
+    # "auto": that of the environment (HTTPS_PROXY, but for what NO_PROXY names).
+    proxy: Annotated[str, Meta(pattern=PROXY_PATTERN, description=PROXY_EXPECTED)] = "auto"
     # Whether others may go through this node; 0 is 2.5 MB/s, and for a relay all that there is.
     relay: bool = True
     relay_bytes_per_s: Annotated[int, Meta(ge=0, le=10**12)] = 0
@@ -190,6 +201,11 @@ class Setting(NamedTuple):
     name: str
     value: Any
     origin: str
+
+    @property
+    def shown(self) -> Any:
+        """The value without a password that may be in it."""
+        return hide_password(self.value) if self.name == "proxy" else self.value
 
 
 def resolve_home(flag: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
@@ -327,7 +343,8 @@ def _convert(value: Any, name: str, origin: str, *, strict: bool) -> Any:
     except msgspec.ValidationError as error:
         described = [meta.description for meta in getattr(wanted, "__metadata__", ())]
         expected = f"expected {described[0]}" if any(described) else error
-        raise ConfigError(f"{origin}: {expected}; got {str(value)[:80]!r}") from error
+        got = hide_password(str(value)) if name == "proxy" else str(value)
+        raise ConfigError(f"{origin}: {expected}; got {got[:80]!r}") from error
 
 
 def _check_addresses(settings: Mapping[str, Setting]) -> None:
@@ -339,6 +356,10 @@ def _check_addresses(settings: Mapping[str, Setting]) -> None:
                 host, _ = parse_host_port(address, setting=f"{name} ({origin})")
             if name == "advertise" and host is None:
                 raise ConfigError(f"advertise ({origin}): expected a host, not {ANY_INTERFACE!r}")
+    proxy = settings["proxy"]
+    if "://" in proxy.value:
+        address = proxy.value.strip("/").rpartition("/")[2].rpartition("@")[2]
+        parse_host_port(address, setting=f"proxy ({proxy.origin})")
     metrics, file_sd = settings["metrics"], settings["metrics_file_sd"]
     if file_sd.value and metrics.value == OFF:
         raise ConfigError(

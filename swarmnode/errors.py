@@ -41,7 +41,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-DialCause = Literal["refused", "blocked", "no-name", "no-route", "silent", "busy"]
+DialCause = Literal["refused", "blocked", "no-name", "no-route", "silent", "busy", "proxy"]
 
 
 class SwarmNodeError(Exception):
@@ -128,7 +128,7 @@ class DialFailed(TransportError):
     """No node could be reached at ``address``.
 
     ``cause``: refused (no process listens there), blocked, no-name, no-route, silent, or
-    busy (a relay has no room for it).
+    busy (a relay has no room for it), or proxy (that of this network says no).
     """
 
     def __init__(self, message: str, *, address: str = "", cause: DialCause = "silent") -> None:

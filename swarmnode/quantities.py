@@ -16,6 +16,11 @@ SIZE_EXPECTED = 'a size such as "8 GB" or "512 MiB", or "" for no limit'
 RATE_PATTERN = r"^([0-9]{1,6}(\.[0-9]{1,3})? ?(([kMGT]i?)?B|[kMG]bit)/s)?$"
 RATE_EXPECTED = 'a rate such as "500 kB/s" or "10 Mbit/s", or "" for no limit'
 
+PROXY_PATTERN = (
+    r"^(auto|off|http://([^\s/@:]*(:[^\s/@]*)?@)?(\[[0-9A-Fa-f:.]+\]|[^\s\[\]/@:]+):[0-9]{1,5}/?)$"
+)
+PROXY_EXPECTED = '"auto", "off" or "http://[USER:PASSWORD@]HOST:PORT"'
+
 _QUANTITY = re.compile(r"([0-9.]+) ?([kMGT]i?)?(B|bit)(/s)?")
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY = {"Ki": 2**10, "ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -54,6 +59,12 @@ def parse_duration_s(text: str) -> float:
     if not seconds:
         raise ConfigError(f"expected a time such as 2h, 90m, 1d or 45s, got {text[:80]!r}")
     return float(seconds)
+
+
+def hide_password(text: str) -> str:
+    """Return a text that may be the address of a proxy, without its user and password."""
+    head = text[: text.find("://") + 3] if "://" in text else ""
+    return f"{head}***@{text.rpartition('@')[2]}" if "@" in text else text
 
 
 def show_bytes(n_bytes: float) -> str:

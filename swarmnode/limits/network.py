@@ -71,6 +71,14 @@ TCP_CLOSING_S = 10.0
 TCP_UNSENT_BYTES_MAX = 256 * KIB  # what a control frame can find queued before it
 TCP_BACKLOG_MAX = 128
 
+# --- through an HTTP proxy (net.proxy) ----------------------------------------------------
+# What a direct connection has for itself: a SYN that got lost is sent again after 1 s.
+PROXY_HEAD_START_S = 2.0
+# ... where it was silent before, and the proxy led on.
+PROXY_AGAIN_S = 0.3
+PROXY_HOSTS_MAX = 256  # hosts of which that is remembered
+PROXY_ANSWER_BYTES_MAX = 8 * KIB  # of the head of an answer; real ones take some hundred
+
 # --- what comes from peers and files ------------------------------------------------------
 # A step a millisecond for thirty years; names of snapshots have twelve digits for it.
 TRAINED_STEPS_MAX = 10**12

@@ -1,6 +1,7 @@
 """What kind of way a session takes, read from the description of its channel.
 
-Every kind of channel begins its description with its own word; what follows is for people.
+Every kind of channel begins its description with its own word; what follows is for people. Where
+the word is one of TCP, the address of the other side comes after a space.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from typing import Final, Literal, cast
 Path = Literal["direct", "punched-tcp", "rtc", "relay", "other"]
 
 DIRECT_WORD: Final = "tcp"
+PROXIED_WORD: Final = "proxied-tcp"
 PUNCHED_WORD: Final = "punched-tcp"
 RTC_WORD: Final = "rtc"
 RELAY_WORD: Final = "relay"
 
 _PATHS: dict[str, str] = {
     DIRECT_WORD: "direct",
+    PROXIED_WORD: "direct",
     PUNCHED_WORD: "punched-tcp",
     RTC_WORD: "rtc",
     RELAY_WORD: "relay",

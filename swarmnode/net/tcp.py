@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import trio
 
@@ -255,6 +256,15 @@ class TcpChannel:
         return ChannelBroken(f"{self._description}: {_reason(error)}")
 
 
+class Detour(Protocol):
+    """Another way out than the direct one, such as ``net/proxy.py``."""
+
+    async def dial(
+        self, address: str, directly: Callable[[str], Awaitable[TcpChannel]]
+    ) -> TcpChannel:
+        """Connect, ``directly`` where that works. Raises DialFailed, ConfigError."""
+
+
 class TcpTransport:
     """Dials and listens with TCP.
 
@@ -262,11 +272,18 @@ class TcpTransport:
     next ones to that host have small segments, in both directions, as both sides keep to the less.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, detour: Detour | None = None) -> None:
+        """``detour`` is asked to dial, where there is one."""
+        self._detour = detour
         self._small_until: dict[str, float] = {}  # by host
 
     async def dial(self, address: str) -> TcpChannel:
         """Connect, trying every address that the host name has."""
+        if self._detour is not None:
+            return await self._detour.dial(address, self._dial_directly)
+        return await self._dial_directly(address)
+
+    async def _dial_directly(self, address: str) -> TcpChannel:
         host, port = parse_address(address)
         try:
             hosts = await _look_up(host, port, address)

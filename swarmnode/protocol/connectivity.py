@@ -44,6 +44,7 @@ Cause = Literal[
     "other-key",  # another node answers
     "other-version",
     "busy",  # the peer says that it has no room
+    "proxy",  # that of this network says no, and it does not go without
     "blocked",  # this machine's own firewall
     "refused",  # the host is there, and no program listens
     "silent",

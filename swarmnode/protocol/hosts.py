@@ -56,6 +56,7 @@ _NOWHERE = tuple(ipaddress.ip_network(text) for text in ("0.0.0.0/8", "224.0.0.0
 _EMBEDDING = tuple(
     ipaddress.ip_network(text) for text in ("::/8", "2002::/16", "2001::/32", "64:ff9b::/32")
 )
+_CARRIERS = ipaddress.ip_network("100.64.0.0/10")  # RFC 6598
 # Hints of a link, contacts on disk, and nodes of a LAN: so many are in use at a time.
 TRUSTED_ADDRESSES_MAX = 512
 # All names of hosts are one: names that lead to one host cost nothing.
@@ -75,6 +76,12 @@ def is_loopback(address: str) -> bool:
     """Whether ``HOST:PORT`` is on this machine."""
     ip = ip_of(address)
     return ip is not None and ip.is_loopback
+
+
+def is_near(ip: _Ip) -> bool:
+    """Whether an address is on this machine, in a private network, or none of a host at all."""
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    return ip.is_loopback or _is_in(ip, (*_PRIVATE, *_NOWHERE, _CARRIERS))
 
 
 def block_of(host: str) -> str:

@@ -323,7 +323,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     Family(
         PREFIX + "exchange_duration_seconds",
         "histogram",
-        "Time from the offer of an exchange to its end, of those that committed.",
+        "Time from the offer of an exchange, or the start of a mean, to its end, if it committed.",
         bounds=EXCHANGE_SECONDS_BOUNDS,
     ),
     _counter(

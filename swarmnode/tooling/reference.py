@@ -91,6 +91,9 @@ _SETTINGS = {
     " no password.",
     "device": "`auto`, `cpu`, `cuda`, `cuda:N` or `mps`.",
     "snapshot_download_bytes_per_s": "Limit of fetching snapshots of the model. 0: none.",
+    "proxy": "The HTTP proxy through which others are dialled where the direct way does not lead to"
+    " them: `http://[USER:PASSWORD@]HOST:PORT`, `off`, or `auto`, which is that of the environment"
+    " (`HTTPS_PROXY`, but for hosts in `NO_PROXY`).",
     "port_mapping": "Whether to ask the home router for an open port (PCP, NAT-PMP, UPnP).",
     "relay": "Whether others that cannot reach each other may go through this node.",
     "relay_bytes_per_s": "Limit of that. 0: 2.5 MB/s; none for a node of role `relay`.",

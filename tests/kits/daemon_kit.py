@@ -73,6 +73,7 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
     ours = {"SWARMNODE_HOME": str(home), "SWARMNODE_THREADS": "1", "SWARMNODE_LAN": "false"}
     ours["SWARMNODE_DASHBOARD"] = "off"  # one port, which the first of many nodes would take
     ours["SWARMNODE_RENDEZVOUS"] = "link,contacts"  # a test asks no DHT and no DNS of the world
+    ours["SWARMNODE_PROXY"] = "off"  # that of this machine is for people
     # Nodes that train all they can would starve those that other tests are just starting.
     ours["SWARMNODE_CPU_PERCENT"] = "30"
     ours |= extra or {}

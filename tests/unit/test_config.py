@@ -127,6 +127,35 @@ def test_metrics_open_to_others_must_be_wanted(tmp_path: Path, address: str) -> 
     assert config.metrics == address
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["auto", "off", "http://proxy:3128", "http://u:p%40@10.0.0.1:8080/", "http://[2001:db8::1]:80"],
+)
+def test_a_proxy_is_taken(tmp_path: Path, text: str) -> None:
+    assert load_config({}, environ(tmp_path, SWARMNODE_PROXY=text)).proxy == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "proxy:3128",
+        "https://u:swordfish@proxy:3128",
+        "http://u:swordfish@proxy",
+        "http://u:sword@fish@proxy:1",
+        "http://u:swordfish@proxy:99999",
+        "u:swordfish@proxy:3128",
+    ],
+)
+def test_no_proxy_is_refused_without_saying_its_password(tmp_path: Path, text: str) -> None:
+    for write in (f'proxy = "{text}"\n', ""):
+        write_config(tmp_path, write)
+        variables = {} if write else {"SWARMNODE_PROXY": text}
+        with pytest.raises(ConfigError, match=r"(?i)proxy.*expected") as caught:
+            load_config({}, environ(tmp_path, **variables))
+        assert "fish" not in str(caught.value)
+        assert "sword" not in str(caught.value)
+
+
 def test_metrics_off(tmp_path: Path) -> None:
     assert load_config({"metrics": "off"}, environ(tmp_path)).metrics_address is None
 

@@ -533,7 +533,7 @@ def test_bounds_are_named_with_their_value(page: Path) -> None:
         assert getattr(limits, name) == float(shown), name
     bare = set(re.findall(r"`([A-Z]{3,}(?:_[A-Z]+)+)`", text_of(page)))
     known = {name for name in bare if hasattr(limits, name)}
-    variables = {config.HOME_VARIABLE, "SWARMNODE_THREADS", "SWARMNODE_NATIVE"}
+    variables = {config.HOME_VARIABLE, "SWARMNODE_THREADS", "SWARMNODE_NATIVE", "HTTPS_PROXY"}
     variables |= {config.ENVIRONMENT_PREFIX + name.upper() for name in config._TYPES}
     assert bare - known - variables - set(GoodbyeCode.__members__) <= {
         "FAMILIES",

@@ -32,6 +32,7 @@ from swarmnode.cli.doctor.checks import versions
 from swarmnode.cli.doctor.command import examine
 from swarmnode.cli.main import plain, print_json
 from swarmnode.cli.node.control import as_records
+from swarmnode.cli.node.probes import named_proxy
 from swarmnode.cli.options import given, home_option, json_option
 from swarmnode.config import Paths, explain_config, parse_host_port, resolve_home
 from swarmnode.errors import ConfigError, SwarmNodeError
@@ -43,7 +44,7 @@ _LOG_BYTES = 256 * limits.KIB
 _JOURNAL_LINES = 2000
 _FILES_MAX = 5000
 _JOURNAL_S = 10.0
-_HOST_SETTINGS = ("listen", "advertise", "bootstrap", "metrics")
+_HOST_SETTINGS = ("listen", "advertise", "bootstrap", "metrics", "proxy")
 _README = """\
 A support bundle of swarmnode, made {when}.
 
@@ -181,20 +182,24 @@ def _listing(home: Path) -> list[dict[str, Any]]:
 
 
 def _hosts(home: Path | None) -> Iterator[str]:
-    """Yield the names of machines in the settings: they say who a person is."""
+    """Yield the names of machines in the settings, and of the proxy of this shell.
+
+    They say who a person is.
+    """
+    addresses = [named_proxy(os.environ)]
     try:
         settings = explain_config(given(home=home and str(home)), os.environ)
     except ConfigError:
-        return
+        settings = []
     for setting in settings:
         if setting.name in _HOST_SETTINGS:
             values = setting.value if isinstance(setting.value, tuple) else [setting.value]
-            for value in values:
-                address = str(value).rpartition("@")[2]
-                if ":" in address:
-                    host = parse_host_port(address, setting=setting.name).host or ""
-                    if any(letter.isalpha() for letter in host) and ":" not in host:
-                        yield host
+            addresses += [str(each).rpartition("@")[2].rpartition("//")[2] for each in values]
+    for address in addresses:
+        with contextlib.suppress(ConfigError):  # such as "off"
+            host = parse_host_port(address.strip("/"), setting="address").host or ""
+            if any(letter.isalpha() for letter in host) and ":" not in host:
+                yield host
 
 
 def _zip(files: dict[str, str]) -> bytes:

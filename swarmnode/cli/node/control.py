@@ -199,7 +199,7 @@ def status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
             f" {answer['payloads_refused']} payloads refused",
         ),
         ("traffic", f"{sent / 1e6:.1f} MB sent, {received / 1e6:.1f} MB received"),
-        ("on the line", _line(answer)),
+        ("on the line", line_words(answer)),
         ("given", _given(answer["totals"])),
         ("snapshot", f"step {answer['snapshot_step']}" if answer["snapshot_path"] else "none yet"),
         (
@@ -232,8 +232,8 @@ def bootstrap_lines(bootstraps: Sequence[Mapping[str, Any]]) -> list[tuple[str, 
     return [*lines, ("", f"and {more} more: `netcheck` names them")] if more > 0 else lines
 
 
-def _line(answer: dict[str, Any]) -> str:
-    """What the line carried, by what it was for, and how long exchanges take on it."""
+def line_words(answer: Mapping[str, Any]) -> str:
+    """Return what the line carried, by what it was for, and how long exchanges take on it."""
     sent = (f"{name} {n / 1e6:.1f} MB" for name, n in answer["line_sent_bytes"].items())
     took_s = answer["exchange_s_mean"]
     took = "" if took_s is None else f"; an exchange takes {took_s:.3g} s, the next waits for it"
@@ -281,14 +281,14 @@ def show(home: Path | None, with_origin: bool, changed: bool, as_json: bool) -> 
         print_json(as_records(shown))
         return
     for setting in shown:
-        line = f"{setting.name} = {toml_value(setting.value)}"
+        line = f"{setting.name} = {toml_value(setting.shown)}"
         click.echo(plain(f"{line:<48} # {setting.origin}" if with_origin else line))
 
 
 def as_records(settings: list[Setting]) -> dict[str, Any]:
     """Return settings as plain data: name to value and origin."""
     return {
-        one.name: {"value": msgspec.to_builtins(_plain(one.value)), "origin": one.origin}
+        one.name: {"value": msgspec.to_builtins(_plain(one.shown)), "origin": one.origin}
         for one in settings
     }
 

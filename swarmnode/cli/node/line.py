@@ -8,6 +8,7 @@ what only makes things slower.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
@@ -15,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from swarmnode import limits
 from swarmnode.cli.node.probes import WEB_PORTS, Probed, Probes, Reached
+from swarmnode.net.paths import PROXIED_WORD
 from swarmnode.processes.client import ControlClient
 
 TOPIC: Final = "connection"
@@ -100,7 +102,16 @@ def headline(seen: Seen) -> Headline:
     """Return the one sentence."""
     if seen.state == "alone":
         return _alone(seen)
-    checks = (_clock, _unreached, _small_packets, _behind_carrier, _tunnel, _relayed, _local)
+    checks = (
+        _clock,
+        _unreached,
+        _small_packets,
+        _proxied,
+        _behind_carrier,
+        _tunnel,
+        _relayed,
+        _local,
+    )
     for check in checks:
         found = check(seen)
         if found is not None:
@@ -137,7 +148,11 @@ def _alone(seen: Seen) -> Headline:
         return _without_addresses(seen)
     address = by_weight[0]
     text, advice = _SENTENCES[causes[address]]
-    words = {"address": address, "host": address.rpartition(":")[0].strip("[]"),
+    proxy = next(map(_of_proxy, (each for each in boots if each["address"] == address)))
+    if proxy and "{proxy}" not in text:
+        text += " The proxy of this network does not lead there either: {proxy}."
+    words = {"address": address, "proxy": proxy or seen.probed.proxy,
+             "host": address.rpartition(":")[0].strip("[]"),
              "port": address.rpartition(":")[2], "interface": seen.probed.interface or "eth0",
              "web": _web_port(seen.probed.reached.get(address))}  # fmt: skip
     more = f" ({len(boots) - 1} more addresses fail, too: below)" if len(boots) > 1 else ""
@@ -164,7 +179,9 @@ def _without_addresses(seen: Seen) -> Headline:
 def _cause(boot: Mapping[str, Any], probed: Probed) -> str:
     """Return the key of the sentence about an address: what was just seen counts first."""
     reached, said = probed.reached.get(boot["address"]), str(boot["cause"])
-    if reached is None:
+    if said in _OUT_OF_REACH and probed.proxy and not _of_proxy(boot):
+        return "unnamed-proxy"
+    if reached is None or (said == "proxy" and reached.answer != "open"):
         return said or "untried"
     if reached.answer == "open":
         if reached.greeting == "small-only":
@@ -179,6 +196,11 @@ def _cause(boot: Mapping[str, Any], probed: Probed) -> str:
     return reached.answer
 
 
+def _of_proxy(boot: Mapping[str, Any]) -> str:
+    """Return what the proxy said about an address that was dialled through it as well, or ""."""
+    return str(boot["error"]).partition("through the proxy ")[2].replace(": it ", " ", 1)
+
+
 def _web_port(reached: Reached | None) -> str:
     """Return the port of the web at which the same host answers, "" if it does not."""
     for port, answer in zip(WEB_PORTS, reached.web if reached else (), strict=False):
@@ -189,6 +211,7 @@ def _web_port(reached: Reached | None) -> str:
 
 _AFTER_OPENING: Final = ("no-handshake", "cut-off", "not-a-node", "other-key", "other-version",
                          "busy")  # fmt: skip
+_OUT_OF_REACH: Final = ("silent", "no-name", "no-route")
 _NO_NETWORK: Final = (
     "This machine has no network: no cable, no Wi-Fi, or no address from the router.",
     "connect it: the node goes on by itself as soon as there is a network",
@@ -200,6 +223,19 @@ _SENTENCES: Final[Mapping[str, tuple[str, str]]] = {
         "Large packets get lost on the way to {address}: small ones arrive there, but a router or"
         " a VPN between swallows the others and does not say so (MTU).",
         "set a smaller MTU: `sudo ip link set dev {interface} mtu 1280`, or in the router",
+    ),
+    "proxy": (
+        "Only a proxy leads out of this network, and it does not let this node through to"
+        " {address}: {proxy}.",
+        'give user and password in the setting `proxy = "http://USER:PASSWORD@HOST:PORT"` if it'
+        " wants them; most proxies let port 443 out only: ask for a link with a node at that port"
+        " (one with `--role relay` listens there)",
+    ),
+    "unnamed-proxy": (
+        "Nothing comes back from {address}, and this machine names a proxy, {proxy}, that the node"
+        " does not use: it was started without it.",
+        'set `proxy = "http://{proxy}"` in config.toml, with user and password if it wants them,'
+        " and start the node again",
     ),
     "web-only": (
         "A firewall lets only web pages out of this network: {host} answers at port {web}, but not"
@@ -259,7 +295,8 @@ _SENTENCES: Final[Mapping[str, tuple[str, str]]] = {
     "silent": (
         "Nothing at all comes back from {address}: that machine is off, or a firewall drops what"
         " this one sends.",
-        "check that web pages open on this machine; if they do, " + _FRESH,
+        "check that web pages open on this machine; if they do only through a proxy, name it in the"
+        " setting `proxy`; if they do, " + _FRESH,
     ),
     "untried": (
         "The machine at {address} answers, and the session with its node is not up yet.",
@@ -297,6 +334,22 @@ def _small_packets(seen: Seen) -> Headline | None:
             more = " This node sends small ones there, and is connected."
             return Headline("warn", text.format(**words) + more, advice.format(**words))
     return None
+
+
+def _proxied(seen: Seen) -> Headline | None:
+    ways = [each.get("way") or "" for each in seen.peers] + [
+        each["text"] for each in seen.findings if each["topic"] == "peer"
+    ]
+    used = next(filter(None, (_PROXIED.search(way) for way in ways)), None)
+    if used is None:
+        return None
+    return Headline(
+        "warn",
+        f"Connected through the proxy {used[1]}, as this network lets out little else:"
+        f" {_how(seen)}.",
+        "if it is your network, let TCP out in its firewall: members behind routers are then met"
+        " without relays",
+    )
 
 
 def _lost_peers(seen: Seen) -> list[Mapping[str, Any]]:
@@ -411,6 +464,8 @@ def _how(seen: Seen) -> str:
     for each in seen.peers:
         if each["connected"]:
             words = _WAYS.get(each["path"], "directly")
+            if _PROXIED.match(each.get("way") or ""):
+                words = "through the proxy"
             ways[words] = ways.get(words, 0) + 1
     if not ways:
         return str(seen.status["connectivity"]["why"])
@@ -419,6 +474,7 @@ def _how(seen: Seen) -> str:
     return f"{peers} reached, " + ", ".join(f"{n} {words}" for words, n in sorted(ways.items()))
 
 
+_PROXIED: Final = re.compile(rf"\b{PROXIED_WORD}:(\S+)")
 _WAYS: Final = {
     "punched-tcp": "through both routers",
     "rtc": "through both routers over UDP",

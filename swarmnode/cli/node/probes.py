@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 import ssl
 import struct
@@ -59,6 +60,7 @@ class Probed:
     interface: str = ""  # by which packets leave; "" without a network
     is_tunnel: bool = False
     beyond: str = ""
+    proxy: str = ""  # HOST:PORT that this shell, or this machine, names for programs to use
 
 
 class Probes:
@@ -84,7 +86,8 @@ class Probes:
         for thread in self._looks:
             thread.join(max(0.0, self._until - time.monotonic()))
         interface, is_vpn = interface_out()
-        return Probed(dict(self._reached), interface, is_vpn, "" if is_vpn else self.beyond())
+        beyond, proxy = "" if is_vpn else self.beyond(), named_proxy(os.environ)
+        return Probed(dict(self._reached), interface, is_vpn, beyond, proxy)
 
     def _look(self, address: str) -> None:
         self._reached[address] = look_at(address)
@@ -206,6 +209,24 @@ def interface_out() -> tuple[str, bool]:
                 if any(address.ip == own for address in each.addresses):
                     return each.name, is_tunnel(each)
     return "", False
+
+
+def named_proxy(environ: Mapping[str, str], of_all: Path = Path("/etc/environment")) -> str:
+    """Return HOST:PORT of the HTTP proxy that programs started from here use, "" if there is none.
+
+    A node that a service manager has started does not see all of that. ``of_all``: what every
+    session of this machine has.
+    """
+    found = [environ.get(name, "") for name in _PROXY_VARIABLES]
+    with contextlib.suppress(OSError, ValueError):
+        lines = of_all.read_text("utf-8").splitlines()
+        pairs = [line.removeprefix("export ").partition("=") for line in lines]
+        found += [value.strip("\"' ") for name, _, value in pairs if name in _PROXY_VARIABLES]
+    first = next(filter(None, found), "")
+    return first.rpartition("@")[2].rpartition("//")[2].strip("/")  # a password is left out
+
+
+_PROXY_VARIABLES: Final = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")
 
 
 def is_tunnel(interface: Interface, classes: Path = Path("/sys/class/net")) -> bool:

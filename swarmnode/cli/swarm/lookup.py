@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -33,6 +34,7 @@ from swarmnode.daemon.transport.reach import reachable_addresses
 from swarmnode.env import real_env
 from swarmnode.errors import ConfigError, NotRunning, Refused, SwarmNodeError, one_error
 from swarmnode.ids import PeerId
+from swarmnode.net.proxy import find_proxy
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.processes.client import ControlClient
 from swarmnode.processes.stopping import run_async
@@ -233,7 +235,8 @@ async def _visit_once(
     also: Iterable[Hint] = (),
 ) -> _AnswerT:
     env = real_env(trio.current_time, trio.to_thread.run_sync)
-    visiting = visit(config, transport=TcpTransport(), env=env, also=also, on_event=say)
+    transport = TcpTransport(find_proxy(config.proxy, os.environ))
+    visiting = visit(config, transport=transport, env=env, also=also, on_event=say)
     async with visiting as visitor:
         return await ask(visitor)
 

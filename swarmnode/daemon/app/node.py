@@ -65,6 +65,7 @@ from swarmnode.net.lan.beacon import LanBeacon, LanPeer, LanSwarm
 from swarmnode.net.lan.datagrams import DatagramNet
 from swarmnode.net.web.http import serve_http
 from swarmnode.protocol.gossip.events import Finished
+from swarmnode.protocol.gossip.group_events import MeanEnded
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink
 from swarmnode.quantities import parse_bytes
@@ -391,7 +392,7 @@ class Node:
         handlers = training.handlers
         trainer.handlers = handlers.by_kind()
         handlers.groups.on_mean = self._note_mean
-        handlers.record(self._log.mean_ended)
+        handlers.record(self._record_mean)
         trainer.on_log_round = handlers.worker_ready
         trainer.briefing = make_briefing(member, trainer)
         handlers.use_call_time(trainer.briefing.call_s)
@@ -484,15 +485,16 @@ class Node:
             await self._network.close(self._stop_reason)
 
     def _note_mean(self, contributors: Collection[PeerId]) -> None:
-        for peer in contributors:
-            if peer != self._identity.peer_id:
-                self.view.meetings.note(peer, trio.current_time())
-        self.view.last_exchange_unix_s = self.env.wall()
+        self.view.note_met(contributors, trio.current_time(), self.env.wall())
+
+    def _record_mean(self, mean: MeanEnded) -> None:
+        if mean.result:
+            self.view.exchange_duration.observe(mean.took_s)
+        self._log.mean_ended(mean)
 
     def _record_finished(self, finished: Finished) -> None:
         self._on_finished(finished)
         if finished.outcome == "committed":
             self.view.exchange_duration.observe(finished.ended - finished.started)
-            self.view.meetings.note(finished.peer, trio.current_time())
-            self.view.last_exchange_unix_s = self.env.wall()
+            self.view.note_met((finished.peer,), trio.current_time(), self.env.wall())
         self._log.finished(finished)

@@ -29,6 +29,7 @@ from swarmnode.env import real_env
 from swarmnode.errors import one_error
 from swarmnode.ipc.control import Configure
 from swarmnode.ipc.names import PROGRAM_TASK
+from swarmnode.net.proxy import find_proxy
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.swarm import SwarmLink
 from swarmnode.store.files import HomeLock
@@ -129,7 +130,7 @@ def run_daemon(
                 link=link,
                 identity=identity,
                 boot_epoch=boot_epoch,
-                transport=TcpTransport(),
+                transport=TcpTransport(find_proxy(config.proxy, os.environ)),
                 start_worker=_programs_or(
                     start_worker_process(
                         paths.swarm(link.name).worker_log,

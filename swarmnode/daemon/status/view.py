@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -109,7 +109,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     line_received_bytes: dict[str, int] = {}
     connectivity: Connectivity = STARTING
     bootstraps: tuple[Bootstrap, ...] = ()  # the addresses that the node was given
-    exchange_s_mean: float | None = None  # of those that were committed: rounds follow the line
+    exchange_s_mean: float | None = None  # of those that committed, means too: rounds follow it
 
 
 class NodeView:
@@ -264,6 +264,13 @@ class NodeView:
             bootstraps=self.bootstraps(),
             exchange_s_mean=self._exchange_s_mean(),
         )
+
+    def note_met(self, peers: Collection[PeerId], now: float, unix_s: float) -> None:
+        """An exchange or a mean with these has committed; this node may be among them."""
+        for peer in peers:
+            if peer != self.node.self_id:
+                self.meetings.note(peer, now)
+        self.last_exchange_unix_s = unix_s
 
     def _exchange_s_mean(self) -> float | None:
         took = self.exchange_duration.snapshot()

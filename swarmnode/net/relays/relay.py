@@ -45,7 +45,7 @@ from swarmnode.net.channel import (
     aclose_forcefully,
     receive_exactly,
 )
-from swarmnode.net.paths import DIRECT_WORD
+from swarmnode.net.paths import DIRECT_WORD, PROXIED_WORD
 from swarmnode.net.relays.address import (
     INCOMING_SERVICE,
     LEG_SERVICE,
@@ -287,7 +287,8 @@ class Relays:
 def _dialled(session: Session) -> str:
     """Return where we have reached the other side of a session by TCP, "" if it was not us."""
     word, _, address = session.channel_description.partition(" ")
-    return address if session.outbound and word == DIRECT_WORD else ""
+    by_tcp = word.partition(":")[0] in (DIRECT_WORD, PROXIED_WORD)
+    return address if session.outbound and by_tcp else ""
 
 
 async def _greet(leg: Channel, greeting: bytes, *, as_tls: bool) -> int:

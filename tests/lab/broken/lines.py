@@ -200,6 +200,38 @@ def _only_tls(world: World) -> None:
     two_behind_nats(world)
 
 
+def _only_proxy(world: World, password: str = "", user: str = "") -> None:
+    """An office: nothing gets out but to the HTTP proxy, and out of that only to port 443."""
+    world.other = world.other or "pub0"
+    world.hint("pub0")
+    world.public()
+    if world.other != "pub0":
+        world.start(world.other)
+    proxy, port = world.lab.ip("pub1"), "3128"
+    command = worker_command("tests.kits.connect_proxy", proxy, port, password)
+    running = world.lab.popen(
+        "pub1", command, stdout=subprocess.PIPE, env=environment(Path("/nonexistent"))
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == b"ready\n"
+    for rule in (f"ip daddr != {proxy}", "meta l4proto != tcp", f"tcp dport != {port}"):
+        world.filter("r0", "forward", f'iifname "lan" {rule} drop')
+    world.start("c0", SWARMNODE_PROXY=f"http://{user}{proxy}:{port}")
+
+
+def _proxy_wants_password(world: World) -> None:
+    _only_proxy(world, "ann:swordfish")
+
+
+def _proxy_and_relay(world: World) -> None:
+    world.other = "c1"
+    _only_proxy(world)
+
+
+def _proxy_knows_password(world: World) -> None:
+    _only_proxy(world, "ann:swordfish", "ann:swordfish@")
+
+
 def _own_firewall(world: World) -> None:
     """The kill switch of a VPN that is not connected."""
     world.hint("pub0")
@@ -262,6 +294,26 @@ LINES: dict[str, Condition] = {
         ("tcp-443", "symmetric"),
         expected="relay",
         is_fail=False,
+    ),
+    "only-proxy": Condition(
+        _only_proxy, "through the proxy 11.11.11.20:3128", expected="direct", is_fail=False
+    ),
+    "proxy-password": Condition(
+        _proxy_knows_password,
+        "through the proxy 11.11.11.20:3128",
+        expected="direct",
+        is_fail=False,
+        forbidden="swordfish",
+    ),
+    "proxy-and-relay": Condition(
+        _proxy_and_relay,
+        "through the proxy 11.11.11.20:3128",
+        ("port-restricted", "symmetric"),
+        expected="relay",
+        is_fail=False,
+    ),
+    "proxy-wants-password": Condition(
+        _proxy_wants_password, "407 Proxy Authentication Required: it wants a user and a password"
     ),
     "symmetric-relayed": Condition(
         two_behind_nats,

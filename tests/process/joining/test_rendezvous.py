@@ -27,6 +27,9 @@ from tests.kits.meeting_kit import dns_server, mainline_dht
 
 MONITOR = ("--role", "monitor")
 NODES = 20
+# What a stranger waits for at most, the start of two Pythons among it; measured: 6 to 10 s where
+# three other processes want each core.
+JOINED_S = 15.0
 
 
 @dataclass
@@ -42,15 +45,23 @@ class World:
         mainline = {"SWARMNODE_MAINLINE_NODES": ",".join(self.nodes)}
         return mainline | {"SWARMNODE_RENDEZVOUS": ",".join(ways)} | more
 
-    def join(self, home: str, what: str, env: dict[str, str]) -> float:
-        """Return after how many seconds a stranger is a member."""
+    def join(self, home: str, what: str, env: dict[str, str]) -> None:
+        """Let a stranger join: it is a member soon, or the next one, if this machine was busy."""
+        took_s = self._join(home, what, env)
+        if took_s > JOINED_S:
+            took_s = self._join(f"{home}-again", what, env)
+        assert took_s <= JOINED_S
+
+    def _join(self, home: str, what: str, env: dict[str, str]) -> float:
         begin = time.monotonic()
         node = Daemon(self.folder / home, what, *MONITOR, env=env)
         try:
             node.wait(lambda s: s["peers_connected"] and s["state"] == "serving", "a member")
+            took_s = time.monotonic() - begin
         finally:
             node.kill()
-        return time.monotonic() - begin
+        print(f"{home}: a member after {took_s:.1f} s")
+        return took_s
 
 
 def is_neighbour(status: dict[str, Any]) -> bool:
@@ -104,13 +115,11 @@ def wait_for_member_in_item(nodes: tuple[str, ...], meeting_key: bytes, member: 
 
 
 def test_a_link_whose_nodes_are_dead_leads_on_by_the_mainline_dht(world: World) -> None:
-    took_s = world.join("by-link", str(world.link), world.env("link", "mainline"))
-    print(f"by a link with dead hints: {took_s:.1f} s")
+    world.join("by-link", str(world.link), world.env("link", "mainline"))
 
 
 def test_a_name_alone_leads_to_a_member_by_the_mainline_dht(world: World) -> None:
-    took_s = world.join("by-name", "demo", world.env("mainline"))
-    print(f"by a name: {took_s:.1f} s")
+    world.join("by-name", "demo", world.env("mainline"))
 
 
 def test_without_that_way_neither_of_them_does(world: World) -> None:
@@ -127,8 +136,7 @@ def test_a_zone_of_dns_leads_to_a_member(world: World, says: str) -> None:
     records["link"] = {"demo._swarmnode.example.test": [str(link)]}
     with dns_server(records[says]) as server:
         env = world.env("dns", SWARMNODE_DNS_SEEDS="example.test", SWARMNODE_DNS_SERVERS=server)
-        took_s = world.join(f"by-dns-{says}", "demo", env)
-    print(f"by DNS ({says}): {took_s:.1f} s")
+        world.join(f"by-dns-{says}", "demo", env)
 
 
 def test_a_signed_list_of_entry_nodes_leads_to_a_member_and_a_forged_one_does_not(
@@ -138,7 +146,7 @@ def test_a_signed_list_of_entry_nodes_leads_to_a_member_and_a_forged_one_does_no
     path.write_text(sign_entries([world.member], int(time.time()) + 3600, signer))
     key = encode_base32(signer.public_key)
     env = world.env("entries", SWARMNODE_ENTRY_NODES=str(path), SWARMNODE_ENTRY_NODES_KEY=key)
-    print(f"by a list: {world.join('by-list', 'demo', env):.1f} s")
+    world.join("by-list", "demo", env)
     other = encode_base32(Identity.generate().public_key)
     env["SWARMNODE_ENTRY_NODES_KEY"] = other
     home = world.folder / "forged"

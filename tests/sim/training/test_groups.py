@@ -6,11 +6,13 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 import trio
 
+from swarmnode.cli.node.control import line_words
 from swarmnode.processes.audit import audit_histories
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.streaming import Streaming
@@ -69,6 +71,22 @@ async def test_rounds_of_two_seconds_commit(tmp_path, autojump_clock, worker) ->
             assert made >= 0.8 * (made + vain)
         check_bits(swarm)
         check_audit(swarm)
+
+
+async def test_status_says_how_long_a_mean_takes_on_this_line(tmp_path, autojump_clock) -> None:
+    async with sim_swarm(tmp_path, 2, numel=600, worker=STREAMING, delay_s=0.25) as swarm:
+        await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.1)
+        for node in swarm.nodes:
+            assert "an exchange takes" not in line_words(msgspec.to_builtins(node.status))
+        await until(lambda: count(swarm) > 2, 60, poll_s=0.1)
+        for node in swarm.nodes:
+            ended = [each for each in node.history if each["event"] == "finished"]
+            took_s = [each["took_s"] for each in ended if each["outcome"] == "committed"]
+            mean_s = node.status.exchange_s_mean
+            assert mean_s == pytest.approx(np.mean(took_s), rel=1e-3)
+            assert mean_s > 0.5  # a round trip at least
+            said = line_words(msgspec.to_builtins(node.status))
+            assert f"; an exchange takes {mean_s:.3g} s, the next waits for it" in said
 
 
 @pytest.mark.parametrize("worker", [TWO_BITS, THREE_LEVELS], ids=["Q2B64", "T3B320"])

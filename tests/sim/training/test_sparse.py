@@ -42,6 +42,10 @@ async def test_daemons_take_the_same_steps_to_the_last_bit(tmp_path, autojump_cl
         await agree(swarm)
         assert all(node.status.exchanges_committed >= 6 for node in swarm.nodes)
         assert all(node.status.alarm == "" for node in swarm.nodes)
+        for node in swarm.nodes:
+            ended = [each for each in node.history if each["event"] == "finished"]
+            took_s = [each["took_s"] for each in ended if each["outcome"] == "committed"]
+            assert abs(node.status.exchange_s_mean - np.mean(took_s)) < 1e-3
         audit = check_atomic(swarm)
         assert audit.committed >= 6, "each round is in the histories, with one result on all nodes"
         phi = swarm.nodes[0].worker.strategy.phi

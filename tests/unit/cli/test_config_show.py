@@ -67,3 +67,19 @@ def test_a_wrong_file_is_named(home: Path) -> None:
     done = show(home)
     assert isinstance(done.exception, ConfigError)
     assert "config.toml: unknown setting 'rolle': did you mean 'role'?" in str(done.exception)
+
+
+def test_the_password_of_a_proxy_is_shown_nowhere(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWARMNODE_PROXY", "http://ann:swordfish@proxy.example:3128")
+    for options in ((), ("--origin",), ("--json",)):
+        shown = show(home, *options).output
+        assert "http://***@proxy.example:3128" in shown
+        assert "swordfish" not in shown
+        assert "ann:" not in shown
+    monkeypatch.setenv("SWARMNODE_PROXY", "http://ann:sword/fish@proxy.example:3128")
+    done = show(home)
+    assert isinstance(done.exception, ConfigError)
+    assert "got 'http://***@proxy.example:3128'" in str(done.exception)
+    assert "fish" not in done.output + str(done.exception)

@@ -83,6 +83,64 @@ def test_what_the_node_says_is_enough_where_nothing_was_probed(cause: str) -> No
     assert ADDRESS.partition(":")[0] in found.text
 
 
+PROXY = "11.11.11.20:3128"
+
+
+def through_proxy(said: str, cause: str = "silent") -> dict[str, Any]:
+    error = f"tcp {ADDRESS}: silence; through the proxy {PROXY}: it {said}"
+    return boot(cause) | {"error": error}
+
+
+def test_a_proxy_that_does_not_let_the_node_out_is_named_with_what_it_says() -> None:
+    said = "answers 407 No: it wants a user and a password"
+    for answer in ("silent", "refused", "no-route"):
+        seen = Probed({ADDRESS: Reached(answer)}, **UP)  # type: ignore[arg-type]
+        found = headline(Seen(status("alone", "proxy", through_proxy(said, "proxy")), seen))
+        assert found.verdict == "fail"
+        assert f"let this node through to {ADDRESS}: {PROXY} {said}." in found.text
+        assert "USER:PASSWORD@HOST:PORT" in found.advice
+        assert "port 443" in found.advice
+
+
+def test_a_proxy_that_helps_as_little_as_the_direct_way_is_told_beside_it() -> None:
+    for said in ("answers 502 Bad Gateway", "cannot be reached"):
+        seen = Probed({ADDRESS: Reached("silent")}, **UP)
+        found = headline(Seen(status("alone", "silent", through_proxy(said)), seen))
+        assert "Nothing at all comes back" in found.text
+        assert found.text.endswith(f"{PROXY} {said}.")
+
+
+def test_a_proxy_that_the_node_was_not_told_of_is_named() -> None:
+    silent = {ADDRESS: Reached("silent")}
+    seen = Probed(silent, **UP, proxy=PROXY)
+    found = headline(Seen(status("alone", "silent", boot("silent")), seen))
+    assert f"this machine names a proxy, {PROXY}, that the node does not use" in found.text
+    assert f'`proxy = "http://{PROXY}"`' in found.advice
+    # One that it uses is no news, and none is there without a reason.
+    for boots, names in ((through_proxy("cannot be reached"), PROXY), (boot("silent"), "")):
+        seen = Probed(silent, **UP, proxy=names)
+        found = headline(Seen(status("alone", "silent", boots), seen))
+        assert "Nothing at all comes back" in found.text
+    assert "name it in the setting `proxy`" in found.advice
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+def test_a_line_that_goes_through_a_proxy_says_so_in_one_sentence(is_member: bool) -> None:
+    way = f"proxied-tcp:{PROXY} {ADDRESS}"
+    if is_member:
+        seen = Seen(status(), Probed(**UP), (CARRIER,), [peer("direct", way=way)])
+    else:  # a relay of the network
+        session = topic("peer", f"sn1aaaaaaaaa… direct: {way}", "ok")
+        seen = Seen(
+            status("relayed"), Probed(**UP), (session, CARRIER), [peer("relay", way="relay:")]
+        )
+    found = headline(seen)
+    assert found.verdict == "warn"
+    assert found.text.startswith(f"Connected through the proxy {PROXY}, as this network")
+    words = "1 through the proxy" if is_member else "1 through a relay"
+    assert found.text.endswith(f"1 peer is reached, {words}.")
+
+
 def test_without_a_network_nothing_else_is_said() -> None:
     for code in ("no-network", "no-route", "starting"):
         found = headline(Seen(status("alone", code, boot("no-route"))))

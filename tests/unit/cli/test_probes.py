@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from swarmnode.cli.node.probes import Probes, connect, greet, is_tunnel, look_at, private_offender
+from swarmnode.cli.node.probes import (
+    Probes,
+    connect,
+    greet,
+    is_tunnel,
+    look_at,
+    named_proxy,
+    private_offender,
+)
 from swarmnode.net.lan.interfaces import Interface
 from tests.kits.daemon_kit import LOOPBACK, free_port
 
@@ -110,3 +118,12 @@ def test_tunnels(tmp_path: Path, name: str, hardware: str, found: bool) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "type").write_text(hardware + "\n")
     assert is_tunnel(Interface(name, 1, 0, ()), tmp_path) is found
+
+
+def test_a_proxy_that_programs_here_use_is_found_without_its_password(tmp_path: Path) -> None:
+    of_all = tmp_path / "environment"
+    assert named_proxy({}, of_all) == ""
+    assert named_proxy({"HTTPS_PROXY": "http://u:swordfish@a.example:1/"}, of_all) == "a.example:1"
+    of_all.write_text('PATH="/bin"\nexport http_proxy="http://u:swordfish@b.example:2"\n')
+    assert named_proxy({}, of_all) == "b.example:2"
+    assert named_proxy({"https_proxy": "c.example:3"}, of_all) == "c.example:3"

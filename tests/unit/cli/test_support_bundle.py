@@ -162,6 +162,21 @@ def test_a_home_that_is_broken_or_absent(home: Path, tmp_path: Path) -> None:
     assert "<home>/config.toml: listen: Expected" in json.loads(files["config.json"])["error"]
 
 
+def test_a_proxy_keeps_its_password_and_its_name(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Paths(home).swarm("tiny").worker_log
+    log.parent.mkdir(parents=True)
+    monkeypatch.setenv("HTTPS_PROXY", "http://ann:swordfish@shell.corp.example:3128")
+    log.write_text("through the proxy shell.corp.example:3128: it answers 407\n")
+    (home / "config.toml").write_text('proxy = "http://ann:swordfish@proxy.corp.example:3128"\n')
+    done, files = bundle(home, tmp_path / "bundle.zip")
+    assert done.exception is None, done.exception
+    assert json.loads(files["config.json"])["proxy"]["value"] == "http://<secret>@<host-1>:3128"
+    assert "proxy <host-2>:3128" in files["logs/swarms-tiny-worker.log"]
+    assert not [name for name, text in files.items() if "swordfish" in text or "corp" in text]
+
+
 def test_a_file_that_exists_is_never_replaced(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "taken.zip"
     out.write_text("mine")

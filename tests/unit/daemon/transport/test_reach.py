@@ -355,7 +355,13 @@ async def test_dial_backs_are_rate_limited_for_one_address_and_at_once(
         await ask(sessions[0], DialBack(PORT))
 
 
-async def test_a_node_learns_its_address_from_three_helpers(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(
+    ("word", "is_asked"),
+    [("tcp", True), ("proxied-tcp:192.168.1.9:3128", False)],  # they would see the proxy
+)
+async def test_a_node_learns_its_address_from_three_helpers_that_see_it(
+    autojump_clock: MockClock, word: str, is_asked: bool
+) -> None:
     async with nodes("a", "h", "i", "j", "k") as (a, *helpers):
         answering = [Helper(node) for node in helpers]
         answering[3].seen_at = f"{OTHER}:1"  # a liar
@@ -366,12 +372,13 @@ async def test_a_node_learns_its_address_from_three_helpers(autojump_clock: Mock
             nursery.start_soon(reach.run)
             for number, node in enumerate(helpers):
                 session = await a.connect(node.peer, (node.address,))
-                session._carrier.description = f"tcp {host(number + 1)}:4001"
+                session._carrier.description = f"{word} {host(number + 1)}:4001"
                 reach.session_opened(session)
             await trio.sleep(1)
             expected = Reachability(hosts=(OWN,), endpoints=((OWN, PORT),))
-            assert reach.reachability == known[-1] == expected
-            assert all(helper.dialled for helper in answering)
+            assert known[-1:] == [expected] * is_asked
+            assert reach.reachability == (expected if is_asked else Reachability())
+            assert all(bool(helper.dialled) is is_asked for helper in answering)
             for node in helpers:
                 await a.sessions[node.peer].aclose()
             nursery.cancel_scope.cancel()
