@@ -304,6 +304,7 @@ class WorkFigures:
     threads: int = 0
     torch_version: str = ""
     data: str = ""  # what is trained on, in words
+    sandbox: str = ""  # what the worker has given up, in words
     step: int = 0
     tokens: int = 0
     loss: float | None = None
@@ -420,6 +421,7 @@ class Training(Work):
                 device=ready.device,
                 threads=ready.threads,
                 torch_version=ready.torch_version,
+                sandbox=ready.sandbox,
                 step=ready.step,
                 tokens=ready.tokens,
             )

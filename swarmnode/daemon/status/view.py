@@ -63,6 +63,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     codec: str
     native_isa: str
     data: str  # what is trained on, in words; "" without a worker
+    sandbox: str  # what the worker has given up, in words; "" without one
     step: int
     tokens: int
     loss: float | None
@@ -217,6 +218,7 @@ class NodeView:
             codec=self.membership.terms.codec,
             native_isa=active_isa(),
             data=work.data,
+            sandbox=work.sandbox,
             step=work.step,
             tokens=work.tokens,
             loss=work.loss,
