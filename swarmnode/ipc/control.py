@@ -443,6 +443,8 @@ class WorkerFailed(Message, frozen=True, tag="failed"):
     message: str
 
 
+_Orders = Pause | Resume | Share | Stop
+_OfShardsAndMerges = TakeShard | DropShard | GiveShare | WeighMerge
 ToWorker = (
     Configure
     | TakeView
@@ -458,14 +460,8 @@ ToWorker = (
     | RoundSteps
     | SwarmProgress
     | SaveSnapshot
-    | TakeShard
-    | DropShard
-    | GiveShare
-    | WeighMerge
-    | Pause
-    | Resume
-    | Share
-    | Stop
+    | _OfShardsAndMerges
+    | _Orders
 )
 FromWorker = (
     WorkerReady

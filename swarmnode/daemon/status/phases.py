@@ -411,8 +411,7 @@ class Training(Work):
                 pause_median_s=statistics.median(trainer.pauses_s),
                 pause_max_s=max(trainer.pauses_s),
             )
-        if trainer.last_snapshot is not None:
-            snapshot = trainer.last_snapshot
+        if (snapshot := trainer.last_snapshot) is not None:
             found = replace(found, snapshot_step=snapshot.step, snapshot_path=snapshot.path)
         if ready is not None:
             found = replace(

@@ -200,9 +200,8 @@ class NodeView:
         state, reason = self.state()
         node, work, swarm = self.node, self.work.figures(), self.membership.figures()
         sent, received = self.bytes_by_plane()
-        results = self.work.exchange_results()
+        results, connectivity = self.work.exchange_results(), self.connectivity(now)
         mixing, verdict = self.mixing.figures, node.volunteer.verdict
-        connectivity = self.connectivity(now)
         return NodeStatus(
             swarm=node.swarm,
             peer=str(node.self_id),
