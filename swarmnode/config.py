@@ -168,6 +168,11 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_socket: Annotated[
         str, Meta(pattern=r"^(/.{1,100})?$", description="the path of a Unix socket, or nothing")
     ] = ""
+    # What the worker gives up before it loads a task: what it can here; all, or it does not train;
+    # all but the network; nothing.
+    sandbox: Annotated[
+        Literal["auto", "on", "files", "off"], Meta(description="auto, on, files or off")
+    ] = "auto"
     # Where to write the metrics for node_exporter's textfile collector; "": nowhere.
     metrics_textfile: Annotated[str, Meta(pattern=r"^(/.+\.prom)?$", description="/PATH.prom")] = ""
     # Where to write what /sd answers, for Prometheus' file_sd_configs; "": nowhere.

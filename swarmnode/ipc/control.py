@@ -69,6 +69,8 @@ class Configure(Message, frozen=True, tag="configure"):
     python: str = ""  # of the swarm's environment, that the worker is started with; "": ours
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    sandbox: Literal["auto", "on", "files", "off"] = "auto"  # see worker/sandbox.py
+    home: str = ""  # of the node, whose keys the worker does not read
 
 
 class TakeView(Message, frozen=True, tag="view"):
@@ -272,6 +274,7 @@ class WorkerReady(Message, frozen=True, tag="ready"):
     round_steps: Count = 0  # local steps of a round of the strategy, as its settings say; 0: none
     log_round: Count = 0  # the next round of the log that the strategy wants
     value_bytes: Literal[4, 8] = 4  # of each number
+    sandbox: ShortText = ""  # what of the machine the worker has given up, for people
 
 
 class PostedIntent(Message, frozen=True, tag="wish"):
@@ -440,6 +443,8 @@ class WorkerFailed(Message, frozen=True, tag="failed"):
     message: str
 
 
+_Orders = Pause | Resume | Share | Stop
+_OfShardsAndMerges = TakeShard | DropShard | GiveShare | WeighMerge
 ToWorker = (
     Configure
     | TakeView
@@ -455,14 +460,8 @@ ToWorker = (
     | RoundSteps
     | SwarmProgress
     | SaveSnapshot
-    | TakeShard
-    | DropShard
-    | GiveShare
-    | WeighMerge
-    | Pause
-    | Resume
-    | Share
-    | Stop
+    | _OfShardsAndMerges
+    | _Orders
 )
 FromWorker = (
     WorkerReady

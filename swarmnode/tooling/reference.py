@@ -137,6 +137,9 @@ _SETTINGS = {
     " `localhost`; the links begin with them.",
     "worker_socket": "The Unix socket of a service manager that starts the worker, as the units of"
     " `swarmnode service install` have it. Empty: the node starts it itself.",
+    "sandbox": "What the worker [gives up](threat-model.md#the-sandbox-of-a-worker) before it loads"
+    " a task: `auto`, what can be had here; `on`, files and network, or it does not train; `files`,"
+    " all but the network; `off`, nothing.",
     "log_format": "`text` or `json`, one event a line on standard error; with `json` also what"
     " `join` tells and what the worker writes.",
     "log_file": "A file that takes all of that instead, the worker's lines too: an absolute path."

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from msgspec.structs import replace
 
 from swarmnode import limits
 from swarmnode.ipc.control import Configure, WorkerReady
@@ -36,12 +37,14 @@ def begin(
     *,
     threads: int,
     loop_type: type[LoopT],
+    sandbox: str = "",
     n_shards: int | None = None,
     wants_another: bool = False,
 ) -> Iterator[LoopT]:
     """Restore the newest snapshot, say that the worker is ready, and lend the loop.
 
     Args:
+        sandbox: what the worker has given up, for people.
         n_shards: of one epoch; 0: this worker shares no data out, None: as the task says.
         wants_another: to end, rather than go on without it, where a peer's snapshot is unfit:
             the daemon then fetches the next one and starts a worker anew.
@@ -61,7 +64,8 @@ def begin(
         words = strategy.x.element_size() // 4  # a segment counts in float32
         segment.format(2 * words * strategy.payload_numel(), limits.SLOTS_PER_WORKER)
         n_shards = state.task.shards_per_epoch if n_shards is None else n_shards
-        channel.send(_ready(state, strategy, segment, threads=threads, n_shards=n_shards))
+        ready = _ready(state, strategy, segment, threads=threads, n_shards=n_shards)
+        channel.send(replace(ready, sandbox=sandbox))
         _tell_of_batches(state, strategy, channel)
         with Saver(snapshots, channel.send) as saver:
             yield loop_type(

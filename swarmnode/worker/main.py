@@ -36,6 +36,7 @@ from swarmnode.log_format import LogFormat, LogLevel, formatter_of
 from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.failures import EXIT_STATUS, classify
 from swarmnode.worker.runtime import end_with_parent, hide_other_gpus, thread_count
+from swarmnode.worker.sandbox import lock_in
 
 if TYPE_CHECKING:
     from swarmnode.worker.model.state import TrainState
@@ -73,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
     _follow_the_daemon(channel)
     os.nice(_NICE)
     try:
-        work(channel, Segment(segment_fd))
+        work(channel, Segment(segment_fd), lock_in)
     except DaemonGone:
         return 0  # before there was anything to save
     except Exception as error:  # noqa: BLE001 -- the daemon is told why, and starts another worker
@@ -81,18 +82,30 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def work(channel: Channel, segment: Segment) -> None:
-    """Build what the daemon wants trained, and train it until told to stop."""
+def _stay_open(_configure: Configure) -> str:
+    return ""
+
+
+def work(
+    channel: Channel, segment: Segment, lock_in: Callable[[Configure], str] = _stay_open
+) -> None:
+    """Build what the daemon wants trained, and train it until told to stop.
+
+    Args:
+        lock_in: gives up, for good, what this process does not need then; returns what, in words.
+    """
     configure = wait_configure(channel)
     begin_log(configure.log_format, configure.log_level)
     threads = configure.threads or thread_count()
     os.environ["OMP_NUM_THREADS"] = str(threads)
     hide_other_gpus(configure.gpus)
+    sandbox = lock_in(configure)
+    _log.info("the worker is %s", sandbox)
     with contextlib.ExitStack() as stack:
         prepare: Callable[[Configure], TrainState] | None = None
         if configure.nproc > 1:
             prepare, threads = _with_other_ranks(configure, threads, stack)
-        train(configure, channel, segment, threads=threads, prepare=prepare)
+        train(configure, channel, segment, threads=threads, prepare=prepare, sandbox=sandbox)
     channel.flush(LAST_WORDS_S)
 
 
@@ -119,6 +132,7 @@ def train(
     *,
     threads: int,
     prepare: Callable[[Configure], TrainState] | None,
+    sandbox: str,
 ) -> None:
     """Build the state, with ``prepare`` if it is shared, and train it until told to stop."""
     import torch
@@ -134,7 +148,14 @@ def train(
     if prepare is None:  # ranks compute in other ways
         compile_where_it_pays(state)
     with begin(
-        configure, state, channel, segment, threads=threads, loop_type=Loop, wants_another=True
+        configure,
+        state,
+        channel,
+        segment,
+        threads=threads,
+        loop_type=Loop,
+        sandbox=sandbox,
+        wants_another=True,
     ) as loop:
         loop.run(configure.shard_seed)
 

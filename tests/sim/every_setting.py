@@ -74,6 +74,7 @@ def other_values(folder: Path) -> dict[str, Any]:
         "upload_yields": False,
         "pause_on_gpu_busy": True,
         "pause_on_user_s": 1,
+        "sandbox": "files",
         "worker_socket": str(folder / "worker.sock"),
         "metrics_textfile": str(folder / "node.prom"),
         "metrics_file_sd": str(folder / "targets.json"),

@@ -161,6 +161,7 @@ def status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
     sent, received = sum(answer["sent_bytes"].values()), sum(answer["received_bytes"].values())
     alarm = [("ALARM", answer["alarm"])] if answer["alarm"] else []
     data = [("data", answer["data"])] if answer["data"] else []
+    data += [("worker", answer["sandbox"])] if answer.get("sandbox") else []
     return [
         *alarm,
         (

@@ -304,6 +304,7 @@ class WorkFigures:
     threads: int = 0
     torch_version: str = ""
     data: str = ""  # what is trained on, in words
+    sandbox: str = ""  # what the worker has given up, in words
     step: int = 0
     tokens: int = 0
     loss: float | None = None
@@ -410,8 +411,7 @@ class Training(Work):
                 pause_median_s=statistics.median(trainer.pauses_s),
                 pause_max_s=max(trainer.pauses_s),
             )
-        if trainer.last_snapshot is not None:
-            snapshot = trainer.last_snapshot
+        if (snapshot := trainer.last_snapshot) is not None:
             found = replace(found, snapshot_step=snapshot.step, snapshot_path=snapshot.path)
         if ready is not None:
             found = replace(
@@ -420,6 +420,7 @@ class Training(Work):
                 device=ready.device,
                 threads=ready.threads,
                 torch_version=ready.torch_version,
+                sandbox=ready.sandbox,
                 step=ready.step,
                 tokens=ready.tokens,
             )

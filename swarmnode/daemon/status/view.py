@@ -63,6 +63,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     codec: str
     native_isa: str
     data: str  # what is trained on, in words; "" without a worker
+    sandbox: str  # what the worker has given up, in words; "" without one
     step: int
     tokens: int
     loss: float | None
@@ -199,9 +200,8 @@ class NodeView:
         state, reason = self.state()
         node, work, swarm = self.node, self.work.figures(), self.membership.figures()
         sent, received = self.bytes_by_plane()
-        results = self.work.exchange_results()
+        results, connectivity = self.work.exchange_results(), self.connectivity(now)
         mixing, verdict = self.mixing.figures, node.volunteer.verdict
-        connectivity = self.connectivity(now)
         return NodeStatus(
             swarm=node.swarm,
             peer=str(node.self_id),
@@ -217,6 +217,7 @@ class NodeView:
             codec=self.membership.terms.codec,
             native_isa=active_isa(),
             data=work.data,
+            sandbox=work.sandbox,
             step=work.step,
             tokens=work.tokens,
             loss=work.loss,

@@ -92,6 +92,8 @@ def configure_of(
         python=choice.python,
         log_format=config.log_format,
         log_level=config.log_level,
+        sandbox=config.sandbox,
+        home=str(config.home),
         topology=manifest.topology,
         recipe=manifest.recipe or None,
     )

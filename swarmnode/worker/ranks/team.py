@@ -27,6 +27,7 @@ from swarmnode.errors import ConfigError
 from swarmnode.ipc.control import Configure
 from swarmnode.ipc.spawn import worker_command, worker_environment
 from swarmnode.worker.failures import EXIT_STATUS, RankFailed
+from swarmnode.worker.sandbox import SCRATCH_NAME
 
 _END_S = 1.0  # for a rank that was told to end
 # For what rank 0 is in the midst of: a collective over NCCL does not notice that a rank is gone.
@@ -48,7 +49,7 @@ class Team:
         self.configure = configure
         self.size = configure.nproc
         self.threads = max(1, threads // self.size)
-        self.store = Path(configure.snapshot_dir).with_name("ranks")
+        self.store = Path(configure.snapshot_dir).with_name(SCRATCH_NAME) / "ranks"
         self.fd = _memory()
         self._ranks: list[_Rank] = []
         self._is_ending = False

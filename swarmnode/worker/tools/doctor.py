@@ -16,6 +16,7 @@ from typing import Any
 
 from swarmnode.worker.failures import classify
 from swarmnode.worker.runtime import end_with_parent
+from swarmnode.worker.sandbox import offered_here
 
 _NVIDIA = Path("/proc/driver/nvidia/version")
 _CLOSE = 1e-2
@@ -36,9 +37,11 @@ def main() -> int:
 
 def findings() -> Iterator[dict[str, Any]]:
     """Yield what is so, device by device. Raises ModuleNotFoundError without torch."""
+    sandbox = _sandbox()  # before there are threads of torch
     import torch
 
     yield _finding("torch", "OK", f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}")
+    yield sandbox
     yield _tried("matmul", torch.device("cpu"), _matmul)
     yield _tried("convolution", torch.device("cpu"), _convolution)
     if torch.cuda.is_available():
@@ -55,6 +58,14 @@ def findings() -> Iterator[dict[str, Any]]:
         )
     else:
         yield _finding("GPU", "OK", "none: training runs on the CPU")
+
+
+def _sandbox() -> dict[str, Any]:
+    """Say what a worker would give up here."""
+    offered = offered_here()
+    is_whole = not offered.no_landlock and not offered.no_seccomp
+    advice = "" if is_whole else "docs/threat-model.md says what a task can do without."
+    return _finding("sandbox", "OK" if is_whole else "WARN", f"worker: {offered.words}", advice)
 
 
 def _gpu(index: int) -> Iterator[dict[str, Any]]:
