@@ -168,8 +168,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_socket: Annotated[
         str, Meta(pattern=r"^(/.{1,100})?$", description="the path of a Unix socket, or nothing")
     ] = ""
-    # What the worker gives up before it loads a task: what it can here; all, or it does not train;
-    # all but the network; nothing.
+    # What the worker gives up before it loads a task: what it can here (nothing on a GPU, on which
+    # it was not tried); all, or it does not train; all but the network; nothing.
     sandbox: Annotated[
         Literal["auto", "on", "files", "off"], Meta(description="auto, on, files or off")
     ] = "auto"

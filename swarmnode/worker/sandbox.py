@@ -74,6 +74,11 @@ def lock_in(configure: Configure) -> str:
     """
     if configure.sandbox == "off":
         return "not sandboxed: the setting sandbox is off"
+    if uses_gpu(configure) and configure.sandbox == "auto":
+        return (
+            "not sandboxed: with a GPU it is not tried unasked, as no driver was there to test it"
+            ' with; the setting sandbox = "files" or "on" has it'
+        )
     open_for, had = network_needed(configure), offered_here()
     if configure.sandbox == "on":
         _check_all(had, open_for)
@@ -91,6 +96,12 @@ def lock_in(configure: Configure) -> str:
     if configure.sandbox == "on":
         _check_all(had, open_for)
     return _words(had, open_for)
+
+
+def uses_gpu(configure: Configure, devices: Path = Path("/dev")) -> bool:
+    """Return whether it is to train on a GPU, if this machine has one of NVIDIA or AMD."""
+    is_there = any(devices.glob("nvidia[0-9]*")) or (devices / "kfd").exists()
+    return is_there and configure.device != "cpu"
 
 
 def network_needed(configure: Configure) -> str:

@@ -17,6 +17,7 @@ from swarmnode.worker.sandbox import (
     hidden_places,
     network_needed,
     readable,
+    uses_gpu,
     writable,
 )
 
@@ -246,6 +247,18 @@ def test_a_streamed_data_set_may_be_kept_where_the_hub_s_libraries_keep_it(
 
 
 # --- words -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["nvidia0", "kfd"])
+def test_a_worker_on_a_gpu_is_known(
+    configured: Callable[..., Configure], tmp_path: Path, device: str
+) -> None:
+    (tmp_path / "nvidiactl").touch()  # of a driver without a card
+    assert not uses_gpu(configured(device="auto"), tmp_path)
+    (tmp_path / device).touch()
+    assert uses_gpu(configured(device="auto"), tmp_path)
+    assert uses_gpu(configured(device="cuda:0"), tmp_path)
+    assert not uses_gpu(configured(device="cpu"), tmp_path)
 
 
 def test_which_workers_need_the_network(configured: Callable[..., Configure]) -> None:
