@@ -90,6 +90,25 @@ def test_finish_completes_and_stops(home: Path, daemons: list[Daemon]) -> None:
     assert "leaving: asked to finish" in daemon.log
 
 
+@pytest.mark.parametrize(
+    ("setting", "said", "mode"),
+    [
+        ("auto", "sandboxed (files, network)", "2"),  # of seccomp: it is filtered
+        ("off", "not sandboxed: the setting sandbox is off", "0"),
+    ],
+)
+def test_status_says_what_the_worker_gave_up(
+    home: Path, daemons: list[Daemon], setting: str, said: str, mode: str
+) -> None:
+    daemon = Daemon(home, "demo", env=QUIET | {"SWARMNODE_SANDBOX": setting})
+    daemons.append(daemon)
+    status = daemon.wait_training()
+    assert status["sandbox"] == said
+    assert f"worker      {said}\n" in swarmnode(home, "status").out
+    about = Path(f"/proc/{status['worker_pid']}/status").read_text()
+    assert f"\nSeccomp:\t{mode}\n" in about
+
+
 @pytest.mark.parametrize("percent", [50, 20])
 def test_a_share_of_the_cpu_is_kept(home: Path, daemons: list[Daemon], percent: int) -> None:
     daemon = Daemon(home, "demo", "--cpu-percent", str(percent), "--threads", "1", env=QUIET)
