@@ -37,14 +37,14 @@ _COMMAND = re.compile(
 ELSEWHERE_TESTED = {
     "swarmnode create NAME --model FOLDER --data TEXTS": "tests/integrations/test_hub.py",
     "swarmnode create NAME --model FOLDER --lora r=16,alpha=32 --data TEXTS": (
-        "tests/integrations/test_hub.py"
+        "tests/integrations/test_hub_swarm.py"
     ),
     "swarmnode create NAME --task lora-chat --model FOLDER --data CONVERSATIONS": (
         "tests/integrations/test_hub.py"
     ),
-    "swarmnode export DIR --format transformers": "tests/integrations/test_hub_out.py",
-    "swarmnode export DIR --adapter": "tests/integrations/test_hub_out.py",
-    "swarmnode export DIR --format gguf": "tests/integrations/test_hub_out.py",
+    "swarmnode export DIR --format transformers": "tests/integrations/test_hub_swarm.py",
+    "swarmnode export DIR --adapter": "tests/integrations/test_hub_swarm.py",
+    "swarmnode export DIR --format gguf": "tests/integrations/test_push.py",
     "swarmnode push OWNER/NAME": "tests/integrations/test_push.py",
     "swarmnode push OWNER/NAME --adapter --private": "tests/integrations/test_push.py",
     "sudo swarmnode service install 'swarm:NAME?k=…&b=…' --system -- --role keeper": (
@@ -68,24 +68,15 @@ def commands_of(page: str) -> list[str]:
     return [found[1] for line in lines if (found := _COMMAND.match(line))]
 
 
-def verb_of(command: str) -> tuple[list[str], click.Command, list[str]]:
-    """Return a verb's words, the verb, and what stands behind it. UsageError: there is none."""
-    rest = shlex.split(command.removeprefix("sudo "))[1:]
-    words: list[str] = []
-    verb: click.Command = cli
-    while isinstance(verb, click.Group):
-        name, found, rest = verb.resolve_command(click.Context(verb), rest)
-        assert name is not None
-        assert found is not None
-        words.append(name)
-        verb = found
-    return words, verb, rest
-
-
 def parse(command: str) -> None:
     """Read a command of ours as the program does, and run nothing. UsageError: it is wrong."""
-    words, verb, rest = verb_of(command)
-    context = verb.make_context(" ".join(words), rest)
+    rest = shlex.split(command.removeprefix("sudo "))[1:]
+    verb: click.Command = cli
+    while isinstance(verb, click.Group):
+        _, found, rest = verb.resolve_command(click.Context(verb), rest)
+        assert found is not None
+        verb = found
+    context = verb.make_context(verb.name, rest)
     if handed_on := context.params.get("join_options"):
         parse(shlex.join(["swarmnode", "join", "NAME", *handed_on]))
 

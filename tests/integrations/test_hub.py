@@ -254,6 +254,52 @@ def test_create_names_the_model_by_its_hashes_and_keeps_its_place(
     assert facts["numel"] == 2 * (2 * 32 + 2 * 32 + 2 * 32 + 2 * 16)
 
 
+def test_create_takes_all_of_a_model_and_texts(llama: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for n in range(100):
+        (texts / f"{n}.txt").write_text(
+            f"the cat and the dog and the tree and the number {n}\n" * 20
+        )
+    done = created(tmp_path / "home", "--model", str(llama), "--data", str(texts))
+    assert done.returncode == 0, done.stdout + done.stderr
+    facts = json.loads(done.stdout)
+    whole = sum(p.numel() for p in task_of(llama).build_model(0).parameters())
+    assert facts["numel"] == whole
+    assert facts["config"]["lr"] == HubLM.Config().lr
+    remembered = load_training_data("mine", Paths(tmp_path / "home"))
+    assert (remembered.model, remembered.folder) == (str(llama), str(texts))
+
+
+def test_create_by_the_preset_for_chats_trains_on_conversations(
+    llama: Path, tmp_path: Path
+) -> None:
+    conversations = tmp_path / "conversations"
+    conversations.mkdir()
+    messages = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "the end"}]
+    (conversations / "chat.jsonl").write_text(400 * (json.dumps({"messages": messages}) + "\n"))
+    places = ("--model", str(llama), "--data", str(conversations))
+    sizes = ("--set", f"context={CONTEXT}", "--set", "batch=4")
+    done = created(tmp_path / "home", "--task", "lora-chat", *places, *sizes)
+    assert done.returncode == 0, done.stdout + done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["task"] == "hub-lm"
+    config = facts["config"]
+    assert config["text_field"] == "messages"
+    assert config["bf16"]
+    assert config["checkpointing"]
+    # What a member makes of this manifest: adapters of that rank, and batches of the conversations.
+    task = opened(config, llama, conversations)
+    state = build_state(task, swarm_seed=3, device="cpu")
+    assert state.arena.numel == facts["numel"]
+    shapes = {n: p.shape for n, p in state.model.named_parameters() if p.requires_grad}
+    assert {shape[0] for name, shape in shapes.items() if "lora_A" in name} == {16}
+    text = task.tokenizer.decode(next(task.batches(1))[0].tolist())
+    assert "[user] the cat[assistant] the end" in text
+    losses = steps(state)
+    assert losses[-1] < losses[0]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -17,12 +17,16 @@ import pytest
 from swarmnode.config import Paths
 from swarmnode.errors import ConfigError, Refused, SwarmNodeError, TransportError
 from swarmnode.ipc.spawn import worker_command
+from swarmnode.worker.snapshots.atoms import MODEL
 from tests.kits.daemon_kit import DEADLINE_S, Answer, environment, free_port, swarmnode
 from tests.kits.fake_hub import TOKEN, FakeHub, Repo, serve
+from tests.kits.hub_kit import CONTEXT, make_llama
 
-pytestmark = pytest.mark.skipif(
-    find_spec("huggingface_hub") is None, reason="needs huggingface_hub"
-)
+pytestmark = [
+    pytest.mark.skipif(find_spec("huggingface_hub") is None, reason="needs huggingface_hub"),
+    # Of peft: a former name in transformers.
+    pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning"),
+]
 
 REPO = "me/mine"
 FACTS = {"swarm": "demo", "format": "transformers"}
@@ -219,22 +223,29 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     create = ("create", "demo", "--task", "bytes-lm", *settings, "--advertise", "h:1", "--json")
     created = swarmnode(home, *create)
     assert created.code == 0, created.err
+    run_steps(home, "bytes-lm", created.json["config"])
+    return home
+
+
+def run_steps(home: Path, task: str, config: dict[str, Any], *places: Path) -> None:
+    """Train for a few steps, and keep a snapshot; ``places``: of data, and of a model."""
     script = (
         "import json, sys; from pathlib import Path\n"
         "from swarmnode.worker.model.state import build_state, build_task\n"
         "from swarmnode.worker.snapshots.snapshot import SnapshotStore\n"
         "from swarmnode.strategies.registry import build_strategy\n"
-        "state = build_state(build_task('bytes-lm', json.loads(sys.argv[2])),\n"
-        "                    swarm_seed=0, device='cpu')\n"
+        "folder, name, config, data, model = sys.argv[1:]\n"
+        "task = build_task(name, json.loads(config), data, model_dir=model)\n"
+        "state = build_state(task, swarm_seed=0, device='cpu')\n"
+        "batches = state.batches(0)\n"
+        "for _ in range(3): state.take_step(next(batches))\n"
         "strategy = build_strategy('pair-average', {}, state.arena.flat)\n"
-        "SnapshotStore(Path(sys.argv[1])).save(state, strategy)\n"
+        "SnapshotStore(Path(folder)).save(state, strategy)\n"
     )
+    data, model = places or ("", "")
     snapshots = Paths(home).swarm("demo").snapshots
-    command = [worker_command("x")[0], "-c", script, str(snapshots)]
-    subprocess.run(
-        [*command, json.dumps(created.json["config"])], env=environment(home), check=True
-    )
-    return home
+    command = [worker_command("x")[0], "-c", script, snapshots, task, json.dumps(config)]
+    subprocess.run([*map(str, command), str(data), str(model)], env=environment(home), check=True)
 
 
 OURS = ("--format", "swarmnode")
@@ -303,6 +314,122 @@ def test_a_push_that_is_ended_midway_leaves_nothing_behind(home: Path, hub: Fake
     assert hub.repos[REPO].commits == []
     assert {path.name for path in home.iterdir()} - {"hf"} == before - {"hf"}
     assert_token_is_secret(answer, home)
+
+
+# --- a model of the hub, out again ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home that tunes adapters for a Llama, beside a folder ``base`` with that model."""
+    folder = tmp_path_factory.mktemp("tuned")
+    home, base, texts = folder / "home", make_llama(folder / "base"), folder / "texts"
+    texts.mkdir()
+    line = "the cat and the dog and the tree and the end\n"
+    (texts / "text.jsonl").write_text(400 * (json.dumps({"text": 8 * line}) + "\n"))
+    sizes = (f"context={CONTEXT}", "batch=4", "lr=0.01")
+    settings = [part for size in sizes for part in ("--set", size)]
+    places = ("--model", str(base), "--data", str(texts), "--advertise", "h:1")
+    created = swarmnode(home, "create", "demo", *places, "--lora", "r=2", *settings, "--json")
+    assert created.code == 0, created.err + created.out
+    run_steps(home, "hub-lm", created.json["config"], texts, base)
+    return home
+
+
+needs_hub = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("transformers", "peft", "gguf")),
+    reason="needs transformers, peft and gguf",
+)
+TOKENS = [[5, 70, 12, 9, 101, 44, 3, 8]]
+
+
+def tuned_logits(home: Path) -> Any:
+    """Return what the newest snapshot makes of TOKENS, by our own code."""
+    import torch
+    from safetensors.torch import load_file
+
+    from swarmnode.store.swarms import read_manifest
+    from swarmnode.tensor.snapshot_format import find_snapshots
+    from swarmnode.worker.model.state import build_state, build_task
+
+    config = read_manifest("demo", Paths(home)).task_config
+    task = build_task("hub-lm", config, model_dir=str(home.parent / "base"))
+    model = build_state(task, swarm_seed=0, device="cpu").model
+    ((_, newest), *_) = find_snapshots(Paths(home).swarm("demo").snapshots)
+    found = load_file(newest)
+    named = {n.removeprefix(MODEL): t for n, t in found.items() if n.startswith(MODEL)}
+    assert any("lora_B" in name and tensor.any() for name, tensor in named.items())
+    assert not model.load_state_dict(named, strict=False).unexpected_keys
+    with torch.no_grad():
+        return model.eval()(input_ids=torch.tensor(TOKENS)).logits
+
+
+def assert_logits(model: Any, home: Path) -> None:
+    import torch
+
+    with torch.no_grad():
+        found = model.eval()(input_ids=torch.tensor(TOKENS)).logits
+    torch.testing.assert_close(found, tuned_logits(home), atol=1e-5, rtol=0)
+
+
+def fetched(hub: FakeHub, folder: Path) -> Path:
+    """Write down what the repository shows."""
+    folder.mkdir()
+    for name, data in hub.repos[REPO].files.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+@needs_hub
+def test_a_model_of_the_hub_is_pushed_as_transformers_reads_it(
+    tuned: Path, hub: FakeHub, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    answer = swarmnode(tuned, "push", REPO, "--json", env=variables(hub, tuned))
+    assert answer.code == 0, answer.err + answer.out
+    assert not hub.repos[REPO].is_private
+    folder = fetched(hub, tmp_path / "there")
+    assert_logits(AutoModelForCausalLM.from_pretrained(folder), tuned)
+    assert AutoTokenizer.from_pretrained(folder)("the cat").input_ids
+    assert json.loads((folder / "swarmnode.json").read_text())["format"] == "transformers"
+    assert_token_is_secret(answer, tuned)
+
+
+@needs_hub
+def test_adapters_alone_are_pushed_to_a_private_repository(
+    tuned: Path, hub: FakeHub, tmp_path: Path
+) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    command = ("push", REPO, "--adapter", "--private", "--json")
+    answer = swarmnode(tuned, *command, env=variables(hub, tuned))
+    assert answer.code == 0, answer.err + answer.out
+    assert hub.repos[REPO].is_private
+    folder = fetched(hub, tmp_path / "there")
+    assert "model.safetensors" not in hub.repos[REPO].files
+    plain = AutoModelForCausalLM.from_pretrained(tuned.parent / "base")
+    assert_logits(PeftModel.from_pretrained(plain, folder), tuned)
+    # Another format there is another's: it is not written over.
+    refused = swarmnode(tuned, "push", REPO, env=variables(hub, tuned))
+    assert refused.code == 4
+    assert "in the same format" in refused.line
+
+
+@needs_hub
+def test_the_verb_exports_one_file_for_llama_cpp(tuned: Path, tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    out = tmp_path / "out"
+    answer = swarmnode(tuned, "export", str(out), "--format", "gguf", "--json")
+    assert answer.code == 0, answer.err + answer.out
+    assert {path.name for path in out.iterdir()} >= {"model.gguf", "README.md", "swarmnode.json"}
+    assert not list(out.glob("*.safetensors")), "what it is made of goes away again"
+    assert answer.json["format"] == "gguf"
+    config = AutoConfig.from_pretrained(tuned.parent / "base")
+    read = AutoModelForCausalLM.from_pretrained(out, gguf_file="model.gguf", config=config)
+    assert_logits(read, tuned)
 
 
 def assert_token_is_secret(answer: Answer, home: Path) -> None:
