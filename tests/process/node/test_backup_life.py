@@ -31,10 +31,11 @@ def start() -> Iterator[Start]:
         node.kill()
 
 
-def moved(node: Daemon, target: Path) -> int:
+def moved(node: Daemon, target: Path, *, starts: int = 0) -> int:
     """Move a node to another home by a backup; return the step that the backup has.
 
-    It trains on meanwhile, and a while more: then its machine is gone.
+    It trains on meanwhile, and a while more, and is started so often again, for its neighbours to
+    see: then its machine is gone.
     """
     node.wait_training(STEPS)
     node.ask("/snapshot")
@@ -44,6 +45,10 @@ def moved(node: Daemon, target: Path) -> int:
     assert done.code == 0, done.err
     node.wait_training(kept + STEPS)
     assert node.signal(signal.SIGTERM) == 0
+    for _ in range(starts):
+        node.start()
+        node.wait(lambda s: s["peers_connected"] == 1, "its neighbour")
+        assert node.signal(signal.SIGTERM) == 0
     shutil.rmtree(node.home)
     back = swarmnode(target, "restore", str(file), "--json")
     assert back.code == 0, back.err
@@ -71,7 +76,7 @@ def test_a_restored_home_trains_on_as_the_same_node(tmp_path: Path, start: Start
 
 
 def test_its_swarm_knows_it_again(tmp_path: Path, start: Start) -> None:
-    """Its neighbours have heard later things of it than the backup knows."""
+    """Its neighbours have heard of later starts than the backup knows."""
     swarm = new_swarm()
     identity = make_home(tmp_path / "other", swarm)
     other = start(tmp_path / "other", "demo")
@@ -79,7 +84,7 @@ def test_its_swarm_knows_it_again(tmp_path: Path, start: Start) -> None:
     old = start(tmp_path / "old", link)
     peer = old.wait_training()["peer"]
     old.wait(lambda s: s["exchanges_committed"] >= 1, "an exchange")
-    kept = moved(old, tmp_path / "new")
+    kept = moved(old, tmp_path / "new", starts=2)
     before = other.status()["exchanges_applied"]
     node = start(tmp_path / "new", "demo")
     assert first_step(node) >= kept
