@@ -15,6 +15,8 @@ from swarmnode.protocol.crdt.courier import Courier
 from swarmnode.protocol.crdt.document import Counters
 from swarmnode.protocol.crdt.ledger import Judgement, Ledger, Verdict
 from swarmnode.protocol.dht.lookup import Lookup
+from swarmnode.protocol.dht.operations import GetOperation
+from swarmnode.protocol.dht.records import OpenRecord
 from swarmnode.protocol.membership.health import SuspicionTimes
 from swarmnode.protocol.membership.swim import SwimCore
 from swarmnode.protocol.membership.table import MemberTable
@@ -97,10 +99,26 @@ def test_an_honest_member_that_is_punished_is_seen(monkeypatch: pytest.MonkeyPat
     assert "I3" in broken()[1]
 
 
+def test_a_record_that_belongs_to_another_key_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = GetOperation.take
+    taken: list[OpenRecord] = []
+
+    def take_the_first(self: GetOperation, record: OpenRecord) -> None:
+        taken.append(record)
+        take(self, taken[0])  # of any lookup, whatever this one has asked for
+
+    monkeypatch.setattr(GetOperation, "take", take_the_first)
+    assert "I7" in broken()[1]
+
+
 def test_a_lookup_that_is_not_sorted_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     closest = Lookup.closest
     monkeypatch.setattr(Lookup, "closest", lambda self: closest(self)[::-1])
     assert "I8" in broken()[1]
+
+
+def hear_no_ack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SwimCore, "_acked", lambda self, peer, seq: None)
 
 
 def test_an_incarnation_that_falls_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,13 +130,13 @@ def test_an_incarnation_that_falls_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
         renew(self, member, earlier if claim.incarnation == 3 else claim, *args)
 
     monkeypatch.setattr(MemberTable, "renew", renew_backwards)
-    monkeypatch.setattr(SwimCore, "_acked", lambda self, peer, seq: None)  # so that all refute
+    hear_no_ack(monkeypatch)  # so that all refute
     assert "I9" in broken()[1]
 
 
 def test_live_members_that_are_declared_dead_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SuspicionTimes, "timeout_s", lambda self, confirmations: 0.0)
-    monkeypatch.setattr(SwimCore, "_acked", lambda self, peer, seq: None)
+    hear_no_ack(monkeypatch)
     assert "I12" in broken()[1]
 
 
