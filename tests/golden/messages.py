@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,6 +26,7 @@ from swarmnode.wire import (
     membership,
     metrics,
     recipe,
+    schema,
     session,
     swarm,
     swim,
@@ -396,6 +398,13 @@ def load_vectors() -> dict[str, bytes]:
     """Return the recorded bytes by the name of their example."""
     recorded = json.loads(VECTORS.read_text(encoding="utf-8")) if VECTORS.exists() else {}
     return {name: bytes.fromhex(text) for name, text in recorded.items()}
+
+
+def decoder_of(name: str) -> Any:
+    """Return what the other side passes to ``decode_record`` for this example."""
+    family = name.partition("/")[0]
+    known = EXAMPLES.get(name) or PAST[name]
+    return schema.FAMILIES[family] if schema.is_tagged(family) else type(known)
 
 
 def add_missing() -> list[str]:

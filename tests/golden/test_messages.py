@@ -14,17 +14,10 @@ from swarmnode.errors import MalformedMessage
 from swarmnode.wire import schema
 from swarmnode.wire.exchange import gossip
 from swarmnode.wire.packing import decode_record, encode_record
-from tests.golden.messages import EXAMPLES, PAST, load_vectors
+from tests.golden.messages import EXAMPLES, PAST, decoder_of, load_vectors
 
 VECTORS = load_vectors()
 REGISTERED = {record for family in schema.FAMILIES for record in schema.records_of(family)}
-
-
-def decoder_of(name: str) -> Any:
-    """Return what the other side passes to ``decode_record`` for this example."""
-    family = name.partition("/")[0]
-    known = EXAMPLES.get(name) or PAST[name]
-    return schema.FAMILIES[family] if schema.is_tagged(family) else type(known)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
