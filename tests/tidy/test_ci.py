@@ -6,6 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
+from swarmnode.bench.chaos.run import STRATEGIES
+from swarmnode.strategies.installed import installed_strategies
 from tests.conftest import ROOT
 from tests.tidy.test_tidy import TESTS, sources_in, text_of
 
@@ -46,6 +48,15 @@ def test_what_is_long_runs_at_night() -> None:
     assert [step for step in steps_of_the_night() if "long and not slow and not lab" in step]
     assert "-m lab tests/lab" in text_of(RUN)
     assert "bash .ci/release build/release ||" in text_of(NIGHTLY), "or it ends the night"
+
+
+def test_the_night_has_faults_for_every_strategy_and_the_version_before() -> None:
+    text = text_of(NIGHTLY)
+    assert "chaos=(swarmnode chaos " in text
+    assert "--strategy all" in text
+    assert "bash .ci/before build/before ||" in text, "or it ends the night"
+    assert '--other "$PWD/build/before/python"' in text
+    assert set(STRATEGIES) == set(installed_strategies()), "what `all` leaves out is not tried"
 
 
 def test_what_the_night_names_is_there_and_has_a_budget() -> None:

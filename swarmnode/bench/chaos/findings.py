@@ -27,6 +27,10 @@ _WARM_UP_S = 120.0
 _SLOPE_OF_S = 240.0
 _SLOPE_JUDGED_S = 1800.0
 _SLOPE_MB_PER_H_MAX = 2.1  # 2 MiB
+# Of a run that is long enough to have twenty: below, the slowest of a few would be the judge.
+_REJOIN_JUDGED_S = 1800.0
+_REJOINS_JUDGED_MIN = 20
+_REJOIN_P95_S_MAX = 20.0  # beyond the import of torch
 # Sessions, their probes and dials come and go; what leaks does so with every fault.
 _FDS_MORE_MAX = 32
 _THREADS_MORE_MAX = 16
@@ -232,7 +236,10 @@ def outcome(
         "rejoin_p95_s": _quantile(rejoins_s, 0.95),
         "commit_ratio": round(committed / (committed + aborted), 4) if committed else 0.0,
         "rss_slope_mb_per_h": largest_slope(lives),
-        "violations": [each for verdict in verdicts for each in verdict.violations],
+        "violations": [
+            *(each for verdict in verdicts for each in verdict.violations),
+            *_slow_to_rejoin(rejoins_s, minutes),
+        ],
         "committed": committed,
         "aborted": aborted,
         "in_doubt": sum(verdict.in_doubt for verdict in verdicts),
@@ -240,6 +247,17 @@ def outcome(
         "left_behind": sum(verdict.audit.left_behind for verdict in verdicts),
         "leaks": leak_table(lives),
     }
+
+
+def _slow_to_rejoin(rejoins_s: Collection[float], minutes: float) -> Iterable[str]:
+    p95_s = _quantile(rejoins_s, 0.95)
+    if minutes * 60 < _REJOIN_JUDGED_S or len(rejoins_s) < _REJOINS_JUDGED_MIN or p95_s is None:
+        return
+    if p95_s > _REJOIN_P95_S_MAX:
+        yield (
+            f"slow: the p95 of {len(rejoins_s)} rejoins is {p95_s:.1f} s beyond the import of"
+            f" torch, expected at most {_REJOIN_P95_S_MAX:.0f} s"
+        )
 
 
 def _quantile(values: Collection[float], share: float) -> float | None:

@@ -48,6 +48,11 @@ ENDING: frozenset[Kind] = frozenset({"kill-daemon", "kill-both", "restart", "upg
 # After these a node, or its worker, comes back as a newcomer does.
 REJOINING: frozenset[Kind] = ENDING | {"kill-worker"}
 
+# This node is never ended, so that one life of a daemon is as long as the run.
+LASTING = 0
+# This node's home lies on a small disk.
+SMALL = 1
+
 # Seconds, from and to; of which a run takes a quarter at most.
 _LASTS_S: Mapping[Kind, tuple[float, float]] = {
     "kill-daemon": (0.2, 8.0),
@@ -84,6 +89,16 @@ class Fault:
     lasts_s: float
     force: float
     saves: bool
+
+
+def kinds_of(node: int, kinds: Collection[Kind]) -> set[Kind]:
+    """Return which of ``kinds`` can hit a node."""
+    found = {*kinds} - NETWORK.keys()
+    if node == LASTING:
+        found -= ENDING
+    if node != SMALL:
+        found -= {"full-disk"}
+    return found
 
 
 def node_faults(seed: str, node: int, seconds: float, kinds: Collection[Kind]) -> Iterator[Fault]:

@@ -27,9 +27,11 @@ from swarmnode.bench.chaos.plan import (
     ENDING,
     NETWORK,
     REJOINING,
+    SMALL,
     WEIGHTS,
     Fault,
     Kind,
+    kinds_of,
     network_faults,
     node_faults,
 )
@@ -47,9 +49,14 @@ STRATEGIES = {
     "diloco": ("strategy.every=500",),
     "sparse": ("strategy.every=500", "strategy.kept=256"),
     "one-byte": ("strategy.lr=0.005",),
+    "dadao": (),  # its pace follows from that of its exchanges
 }
-_DIM = {"one-byte": 64}  # a zeroth-order step is noisy in proportion to the parameters
-_TASK = ("--task", "synthetic", "--set", "batch=8", "--set", "lr=0.0005")
+_SYNTHETIC = ("synthetic", "batch=8", "lr=0.0005")
+_TASK = (*_SYNTHETIC, "dim=2048")
+_TASKS = {
+    "one-byte": (*_SYNTHETIC, "dim=64"),  # a step is noisy in proportion to the parameters
+    "dadao": ("least-squares", "dim=64"),  # proven for convex ones only
+}
 # Six nodes share a machine with whatever else it does.
 _SETTINGS = b"""\
 network = "%s"
@@ -68,7 +75,6 @@ _STARTS_MAX = 3  # of a node that ends by itself
 _WHY_CHARACTERS_MAX = 300
 _LOOK_S = 0.25
 _WATCH_S = 5.0
-_SMALL = 1  # this node's home lies on a small disk
 _SAID_BYTES_MAX = 64 * 2**20
 
 Say = Callable[[str], None]
@@ -104,7 +110,7 @@ def run_chaos(settings: Settings, say: Say) -> dict[str, Any]:
     for strategy in settings.strategies:
         with _folder() as folder, ExitStack() as stack:
             if "full-disk" not in left_out:
-                stack.enter_context(world.small_disk(folder / f"n{_SMALL}"))
+                stack.enter_context(world.small_disk(folder / f"n{SMALL}"))
             stack.callback(children.end_children)
             chaos = _Chaos(folder, place, settings, strategy, seconds, say)
             chaos.kinds -= left_out.keys()
@@ -183,10 +189,11 @@ class _Chaos:
             write_atomic(node.home / "config.toml", settings)
         first = self.nodes[0]
         chosen = STRATEGIES.get(self._strategy, ())
-        options = [f"--set={each}" for each in (f"dim={_DIM.get(self._strategy, 2048)}", *chosen)]
+        task, *numbers = _TASKS.get(self._strategy, _TASK)
+        options = [f"--task={task}", *(f"--set={each}" for each in (*numbers, *chosen))]
         # What a newer version writes about a swarm may be more than an older one understands.
         own, first.python = first.python, self._settings.other or first.python
-        self._link = await first.create("chaos", *_TASK, "--strategy", self._strategy, *options)
+        self._link = await first.create("chaos", "--strategy", self._strategy, *options)
         first.python = own
         for node in self.nodes:
             await node.start(self._link)
@@ -271,9 +278,7 @@ class _Chaos:
     # --- faults ---------------------------------------------------------------------------
 
     async def _hit_again(self, node: ChaosNode) -> None:
-        kinds = self.kinds - (ENDING if node.number == 0 else frozenset())
-        if node.number != _SMALL:
-            kinds -= {"full-disk"}
+        kinds = kinds_of(node.number, self.kinds)
         for fault in node_faults(self._seed, node.number, self._seconds, kinds):
             if not await self._is_due(fault):
                 return

@@ -1,12 +1,11 @@
 """Nodes of the version before and of today in one swarm; a node is upgraded, and put back.
 
-The version before is a commit of this repository, built here: ``SWARMNODE_BEFORE`` names another.
+The version before is a commit of this repository, which `.ci/before` builds.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,8 +22,7 @@ from tests.process.life_kit import Party, ended, interrupt, peer_of
 
 pytestmark = pytest.mark.slow
 
-# The newest commit that others may run.
-BEFORE = os.environ.get("SWARMNODE_BEFORE", "4dc835f8")
+NOT_IN_THIS_CLONE = 3  # what `.ci/before` ends with
 CASES = {
     "pairs": {"strategy": "pair-average", "strategy_settings": {"every": 16}},
     "groups": {"strategy": "streaming", "strategy_settings": {"every": 200, "meet": "group"}},
@@ -37,14 +35,11 @@ BUILD_S = 300.0
 def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the environment in which a node is of the version before."""
     tree = tmp_path_factory.mktemp("before")
-    archive = subprocess.run(
-        ["git", "archive", BEFORE], cwd=ROOT, stdout=subprocess.PIPE, check=False
-    )
-    if archive.returncode:
-        pytest.skip(f"{BEFORE} is not in this clone: fetch its history, or name another commit")
-    subprocess.run(["tar", "-x", "-C", tree], input=archive.stdout, check=True)
-    make = ["make", "-s", "-C", "native", "inplace", f"PYTHON={sys.executable}"]
-    subprocess.run(make, cwd=tree, check=True, timeout=BUILD_S, stdout=subprocess.DEVNULL)
+    build = ["bash", ROOT / ".ci" / "before", tree, sys.executable]
+    built = subprocess.run(build, timeout=BUILD_S, stderr=subprocess.PIPE, text=True, check=False)
+    if built.returncode == NOT_IN_THIS_CLONE:
+        pytest.skip(built.stderr)
+    assert built.returncode == 0, built.stderr
     return {"PYTHONPATH": str(tree)}
 
 

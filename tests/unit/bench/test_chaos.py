@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,19 @@ import pytest
 
 from swarmnode.bench.chaos.findings import Evidence, format_outcome, judge, outcome
 from swarmnode.bench.chaos.node import SITE, Life, Sample, begun_step, is_there, sample_of
-from swarmnode.bench.chaos.plan import ENDING, NETWORK, WEIGHTS, network_faults, node_faults
+from swarmnode.bench.chaos.plan import (
+    ENDING,
+    LASTING,
+    NETWORK,
+    SMALL,
+    WEIGHTS,
+    Fault,
+    Kind,
+    kinds_of,
+    network_faults,
+    node_faults,
+)
+from swarmnode.bench.chaos.run import STRATEGIES
 from swarmnode.bench.chaos.world import rules
 from swarmnode.processes.audit import Entry
 
@@ -169,6 +182,26 @@ def test_the_outcome_has_all_figures_and_what_was_left_out() -> None:
     assert "left out: partition: needs root" in text
 
 
+def rejoined(*rejoins_s: float) -> Evidence:
+    found = whole()
+    found.faults = [{"kind": "restart", "rejoin_s": s + 4.0, "torch_s": 4.0} for s in rejoins_s]
+    return found
+
+
+def test_nodes_that_are_slow_to_be_back_are_a_violation_of_a_long_run() -> None:
+    quick = [9.0] * 18
+    slow = rejoined(*quick, 21.5, 22.0)
+    (violation,) = outcome(1, 30, [slow], {})["violations"]
+    assert violation == (
+        "slow: the p95 of 20 rejoins is 22.0 s beyond the import of torch, expected at most 20 s"
+    )
+    assert outcome(1, 29, [slow], {})["violations"] == [], "too short to judge"
+    assert outcome(1, 30, [rejoined(*quick, 22.0)], {})["violations"] == [], "too few to judge"
+    assert outcome(1, 30, [rejoined(*quick, 9.0, 9.0, 20.0)], {})["violations"] == []
+    several = [rejoined(*quick), rejoined(21.5, 22.0)]
+    assert len(outcome(1, 60, several, {})["violations"]) == 1, "of all strategies together"
+
+
 # --- faults ---------------------------------------------------------------------------------
 
 
@@ -178,6 +211,43 @@ def test_the_same_seed_gives_the_same_faults_and_another_gives_others() -> None:
     assert plans[0] == plans[1] != plans[2]
     assert {fault.kind for fault in islice(node_faults("1", 0, 600.0, kinds), 300)} == kinds
     assert list(islice(node_faults("1", 3, 600.0, kinds), 40)) != plans[0], "each node has its own"
+
+
+BACK_S = 40.0  # a node is back after a kill on a busy machine (docs/development.md)
+AS_ROOT: set[Kind] = {"partition", "lossy-line", "full-disk", "read-only-home"}
+ALL: set[Kind] = {*WEIGHTS, *NETWORK}
+
+
+def drawn(seed: str, seconds: float, kinds: set[Kind], nodes: int = 6) -> set[Kind]:
+    """Return the kinds that come within a run, as far as nodes are back as slowly as that."""
+    series = [node_faults(seed, n, seconds, kinds_of(n, kinds)) for n in range(nodes)]
+    series.append(network_faults(seed, nodes, seconds, kinds & NETWORK.keys()))
+    return {fault.kind for faults in series for fault in within(faults, seconds)}
+
+
+def within(faults: Iterator[Fault], seconds: float) -> Iterator[Fault]:
+    now_s = 0.0
+    for fault in faults:
+        now_s += fault.after_s
+        if now_s + fault.lasts_s >= seconds:
+            return
+        yield fault
+        now_s += fault.lasts_s + BACK_S
+
+
+@pytest.mark.parametrize(
+    "left_out", [set(), {"upgrade"}, AS_ROOT, {*AS_ROOT, "upgrade"}], ids=lambda s: str(sorted(s))
+)
+def test_an_hour_has_each_kind_of_fault_that_the_machine_can_do(left_out: set[Kind]) -> None:
+    for seed in range(1, 6):
+        for strategy in STRATEGIES:
+            assert drawn(f"{seed}/{strategy}", 3600.0, ALL - left_out) == ALL - left_out
+
+
+def test_no_node_meets_a_fault_that_is_not_for_it() -> None:
+    assert kinds_of(LASTING, ALL) == ALL - NETWORK.keys() - ENDING - {"full-disk"}
+    assert kinds_of(SMALL, ALL) == {*WEIGHTS}
+    assert kinds_of(5, ALL - {"upgrade"}) == {*WEIGHTS} - {"full-disk", "upgrade"}
 
 
 def test_faults_are_bounded_by_the_length_of_the_run_and_by_what_can_be_had() -> None:
