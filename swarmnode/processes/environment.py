@@ -85,13 +85,18 @@ class SwarmEnvironment:
 
     @property
     def data(self) -> str:
-        """The folder of the data that came by its address; "" if it is not here."""
+        """The folder of the data that came by its address, "" if it is not here.
+
+        Raises StorageError.
+        """
         reference = self._environment.data
         path = self._file(reference) if reference and reference.kind == "url" else None
-        # Its hash was checked when it came; only a whole file gets its name.
-        if not path or not path.is_file() or not reference:
+        if not path or not reference:
             return ""
-        return str(path.parent) if path.stat().st_size == reference.size_bytes else ""
+        # Its hash was checked when it came; only a whole file gets its name.
+        with storage_errors(path, "look at"):
+            is_whole = path.is_file() and path.stat().st_size == reference.size_bytes
+        return str(path.parent) if is_whole else ""
 
     @property
     def is_made(self) -> bool:

@@ -181,6 +181,25 @@ def make_keys(home: Path, diary: Diary) -> None:
         diary.note("done", "epoch", epoch)
 
 
+def damage_boot_epochs(folder: Path) -> None:
+    """Flip each bit of either copy, and cut either short anywhere: no epoch comes twice."""
+    path, previous = folder / "boot_epoch", folder / "boot_epoch.previous"
+    for _ in range(12):
+        last = next_boot_epoch(path)
+    good = {each: each.read_bytes() for each in (path, previous)}
+    for damaged, data in good.items():
+        torn = [data[:length] for length in range(len(data))]
+        flipped = [
+            data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+            for at in range(len(data))
+            for bit in range(8)
+        ]
+        for bad in torn + flipped:
+            for each, whole in good.items():
+                each.write_bytes(bad if each == damaged else whole)
+            assert next_boot_epoch(path) > last, bad
+
+
 class _Any:
     def __eq__(self, _: object) -> bool:
         return True

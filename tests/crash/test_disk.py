@@ -11,9 +11,11 @@ import pytest
 
 from swarmnode.errors import CorruptRecord
 from swarmnode.store.keys import next_boot_epoch
-from tests.crash.disk_stores import STORES
+from tests.crash.disk_rooms import ROOMS
+from tests.crash.disk_stores import STORES, damage_boot_epochs
 from tests.kits.disk_kit import Campaign
 
+ALL = {**STORES, **ROOMS}
 # In all, over the stores: each moment is looked at, and one in four goes on and is cut again.
 SLOW_CUTS = 50_000
 SEEDS = 8
@@ -31,59 +33,44 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", ALL)
 def test_what_was_acknowledged_survives_a_power_failure(name: str, folder: Path) -> None:
-    campaign = Campaign(STORES[name], folder, seed=1)
+    campaign = Campaign(ALL[name], folder, seed=1)
     campaign.power_failures(60)
     assert campaign.cuts >= 60
     assert not campaign.failures
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(("code", "lasts"), FAULTS)
 def test_a_call_that_fails_costs_nothing_acknowledged(
     name: str, code: int, lasts: bool, folder: Path
 ) -> None:
-    campaign = Campaign(STORES[name], folder, seed=1)
+    campaign = Campaign(ALL[name], folder, seed=1)
     campaign.every_fault(code, lasts=lasts, at_most=8)
     assert campaign.failures
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_many_power_failures(name: str, seed: int, folder: Path) -> None:
-    campaign = Campaign(STORES[name], folder, seed)
-    n_cuts = SLOW_CUTS // len(STORES) // SEEDS + 1
+    campaign = Campaign(ALL[name], folder, seed)
+    n_cuts = SLOW_CUTS // len(ALL) // SEEDS + 1
     while campaign.cuts < n_cuts:
         campaign.power_failures(200)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(("code", "lasts"), FAULTS)
 def test_every_call_that_can_fail(name: str, code: int, lasts: bool, folder: Path) -> None:
     for seed in range(3):
-        Campaign(STORES[name], folder, seed).every_fault(code, lasts=lasts, at_most=2000)
+        Campaign(ALL[name], folder, seed).every_fault(code, lasts=lasts, at_most=2000)
 
 
 def test_no_damage_gives_a_boot_epoch_twice(folder: Path) -> None:
-    """A bit that flips, or an end that is gone, in one of the two copies."""
-    path, previous = folder / "boot_epoch", folder / "boot_epoch.previous"
-    for _ in range(12):
-        last = next_boot_epoch(path)
-    good = {each: each.read_bytes() for each in (path, previous)}
-    for damaged, data in good.items():
-        torn = [data[:length] for length in range(len(data))]
-        flipped = [
-            data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
-            for at in range(len(data))
-            for bit in range(8)
-        ]
-        for bad in torn + flipped:
-            for each, whole in good.items():
-                each.write_bytes(bad if each == damaged else whole)
-            assert next_boot_epoch(path) > last, bad
+    damage_boot_epochs(folder)
 
 
 def test_two_damaged_boot_epochs_are_named(folder: Path) -> None:

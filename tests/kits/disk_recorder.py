@@ -309,7 +309,11 @@ class Recorder:
         return look
 
 
-_FLAGS = {"rb": os.O_RDONLY, "wb": os.O_WRONLY | os.O_CREAT | os.O_TRUNC}
+_FLAGS = {
+    "rb": os.O_RDONLY,
+    "wb": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+    "xb": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
+}
 
 
 def _is_appending(fd: int) -> bool:
@@ -343,6 +347,12 @@ class _File(io.RawIOBase):
 
     def writable(self) -> bool:
         return not self._is_read
+
+    def seekable(self) -> bool:
+        return self._is_read
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return os.lseek(self._fd, offset, whence)
 
     def readinto(self, buffer: Any) -> int:
         data = os.read(self._fd, len(buffer))

@@ -212,13 +212,14 @@ class ManifestKeeper:
         Raises:
             Refused: it has expired, or wants a newer swarmnode.
             AuthenticationFailed, ConfigError: it was tampered with or is damaged.
+            CorruptRecord, StorageError: it is too large, or cannot be read.
         """
-        if not self._path.exists():
+        try:
+            data = read_file(self._path, bytes_max=limits.MESSAGE_BYTES_MAX)
+        except FileNotFoundError:
             return None
         try:
-            signed = decode_record(
-                read_file(self._path, bytes_max=limits.MESSAGE_BYTES_MAX), Signed
-            )
+            signed = decode_record(data, Signed)
             if signed.public_key != self.link.swarm_key:
                 raise Refused(
                     f"this home already holds another swarm named {self.link.name!r}: use"
