@@ -207,14 +207,26 @@ def _zip(files: dict[str, str]) -> bytes:
 
 _SECRET_BYTES_MIN = 16
 _NAME_CHARACTERS_MIN = 3
-_KEY_FILES = ("node.key", "swarms/*/swarm.key", "swarms/*/link")
+_KEY_FILES = (
+    *("node.key", "dashboard.token"),
+    *("swarms/*/swarm.key", "swarms/*/meeting.key", "swarms/*/link"),
+)
 
 _LINK = re.compile(r"\bswarm:([a-z0-9][a-z0-9._-]*)\?[^\s\"'<>`\\]+")
-_INVITE = re.compile(r"([?&;](?:amp;)?i=)[^\s&\"'<>`\\]+")
+# Either may stand in the address of a page, and is quoted there.
+_QUOTED_LINK = re.compile(r"\bswarm%3[Aa]([a-z0-9][a-z0-9._-]*)%3[Ff][^\s\"'<>`\\&]+")
+_INVITE = re.compile(r"((?:[?&;](?:amp;)?|%3[Ff]|%26)i(?:=|%3[Dd]))[^\s&%\"'<>`\\]+")
+# As the places that give them out begin them, so that they are known by their looks.
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abpr]-|pypi-|AKIA)[\w-]{16,}"
+)
 _PEM = re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?-----END [A-Z0-9 ]+-----", re.DOTALL)
+# A quote in a text that is quoted itself, once or more often.
+_QUOTE = r"(?:\\*[\"'])?"
 _NAMED = re.compile(
-    r"(?i)([\"']?[\w-]*(?:secret|token|password|passwd|api_?key|authorization|seed)[\w-]*[\"']?"
-    r"\s*[:= ]\s*[\"']?(?:bearer |basic )?)([^\s\"',;&}]{8,})"
+    rf"(?i)({_QUOTE}[\w-]*(?:secret|token|password|passwd|api[_-]?key|authorization|seed)[\w-]*"
+    rf"{_QUOTE}\s*[:= ]\s*{_QUOTE}(?:bearer |basic )?)"
+    r"((?:[^\s\"',;&}\\]|\\(?!\\*[\"'])){8,})"
 )
 _USER_INFO = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s@\"']+@")
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)")
@@ -238,7 +250,9 @@ class Redactor:
             paths: a path to what stands for it.
             names: of people, machines and hosts, to what stands for it.
         """
+        secrets = [*secrets]
         self._known = dict.fromkeys(secrets, "<secret>")
+        self._escaped = [_escaped(text) for text in secrets if "\\" in text]
         # The longest first: a home within a home, a name within a path.
         self._known |= dict(sorted(paths.items(), key=lambda item: -len(item[0])))
         self._names = names
@@ -248,9 +262,13 @@ class Redactor:
         """Return the text without what must not leave."""
         for known, placeholder in self._known.items():
             text = text.replace(known, placeholder)
+        for pattern in self._escaped:
+            text = pattern.sub("<secret>", text)
         text = _PEM.sub("<secret>", text)
         text = _LINK.sub(lambda match: self._placeholder(f"swarm:{match[1]}?", match[0]), text)
+        text = _QUOTED_LINK.sub(lambda m: self._placeholder(f"swarm:{m[1]}?", m[0]), text)
         text = _INVITE.sub(r"\1<secret>", text)
+        text = _TOKEN.sub(r"\1<secret>", text)
         text = _NAMED.sub(r"\1<secret>", text)
         text = _USER_INFO.sub(r"\1<secret>@", text)
         text = _PEOPLE.sub(lambda match: match[1] + self._placeholder("user", match[2]), text)
@@ -280,6 +298,13 @@ class Redactor:
             number = 1 + sum(key.startswith(f"{name} ") for key in self._numbers)
             known = self._numbers[f"{name} {value}"] = f"{prefix}<{name}-{number}>"
         return known
+
+
+def _escaped(text: str) -> re.Pattern[str]:
+    """Return what finds a text with backslashes within texts that are quoted, however often."""
+    parts = re.findall(r"\\+|[\"']|[^\\\"']+", text)
+    quoted = {"\\": r"\\+", "'": r"\\*'", '"': r'\\*"'}
+    return re.compile("".join(quoted.get(part[0], re.escape(part)) for part in parts))
 
 
 def redactor_for(paths: Paths, hosts: Iterable[str] = ()) -> Redactor:
@@ -323,6 +348,9 @@ def _secrets_of(paths: Paths) -> list[str]:
 
 
 def _secrets_in(name: str, text: str) -> Iterable[str]:
+    if name == "dashboard.token":
+        yield from re.findall(rf"\S{{{_SECRET_BYTES_MIN},}}", text)
+        return
     if name == "link":
         yield from (match[0] for match in _LINK.finditer(text))
         yield from re.findall(r"[?&]i=([^&\s]{8,})", text)
@@ -337,8 +365,7 @@ def _secrets_in(name: str, text: str) -> Iterable[str]:
                     encode_base32,
                     lambda data: base64.b64encode(data).decode().rstrip("="),
                     lambda data: base64.urlsafe_b64encode(data).decode().rstrip("="),
-                    repr,
-                    lambda data: json.dumps(repr(data))[1:-1],
+                    lambda data: repr(data)[2:-1],
                 )
                 for spell in spellings:
                     yield spell(raw)

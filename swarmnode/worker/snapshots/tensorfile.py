@@ -147,7 +147,9 @@ def write_copy(path: Path, copy: HostCopy, about: About, finite: Collection[str]
     temporary = path.with_suffix(".tmp")
     try:
         with storage_errors(path, "write"):
-            with temporary.open("wb") as file:
+            # What lies there is of a crash, or a link that leads elsewhere.
+            temporary.unlink(missing_ok=True)
+            with temporary.open("xb") as file:
                 _write(file, copy, about, finite)
                 file.flush()
                 os.fsync(file.fileno())
