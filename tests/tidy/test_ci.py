@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import subprocess
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from swarmnode.bench.chaos.run import STRATEGIES
 from swarmnode.strategies.installed import installed_strategies
@@ -57,6 +62,46 @@ def test_the_night_has_faults_for_every_strategy_and_the_version_before() -> Non
     assert "bash .ci/before build/before ||" in text, "or it ends the night"
     assert '--other "$PWD/build/before/python"' in text
     assert set(STRATEGIES) == set(installed_strategies()), "what `all` leaves out is not tried"
+
+
+def test_the_night_switches_syncs_off_and_asks_for_advisories() -> None:
+    text = text_of(NIGHTLY)
+    assert ".venv/bin/python -m tests.mutants.disk ||" in text, "or it ends the night"
+    assert "bash .ci/audit ||" in text
+
+
+# What pip-audit does: with advisories and none, with one, and without a network.
+NO_HOLE = {"dependencies": [{"name": "trio", "version": "1", "vulns": []}], "fixes": []}
+HOLE = {"id": "PYSEC-1", "fix_versions": ["2", "3"], "aliases": [], "description": ""}
+A_HOLE = {"dependencies": [{"name": "trio", "version": "1", "vulns": [HOLE]}], "fixes": []}
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "code", "said"),
+    [
+        (NO_HOLE, 0, 0, ""),
+        (A_HOLE, 1, 1, "trio 1: PYSEC-1, mended in 2, 3\n"),
+        (None, 1, 0, "NOT RUN: pip-audit: Failed to connect\n"),
+    ],
+)
+def test_advisories_that_cannot_be_had_are_said_and_a_hole_fails(
+    tmp_path: Path, found: dict[str, Any] | None, status: int, code: int, said: str
+) -> None:
+    program = tmp_path / "pip-audit"
+    write = f'echo {shlex.quote(json.dumps(found))} >"$out"' if found else ":"
+    program.write_text(
+        '#!/bin/sh\nwhile [ "$1" != --output ]; do shift; done\nout=$2\n'
+        f"{write}\necho Failed to connect >&2\nexit {status}\n"
+    )
+    program.chmod(0o700)
+    for path in (".ci/audit", ".ci/constraints.txt"):
+        copy = tmp_path / path
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes((ROOT / path).read_bytes())
+    done = subprocess.run(
+        ["bash", tmp_path / ".ci" / "audit", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (code, said), done.stderr
 
 
 def test_what_the_night_names_is_there_and_has_a_budget() -> None:
