@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from swarmnode import limits
 from swarmnode.config import Paths
@@ -38,7 +42,12 @@ from swarmnode.store.invites import (
     save_member_chain,
 )
 from swarmnode.store.journal import Journal
-from swarmnode.store.keys import load_identity, load_or_create_identity, next_boot_epoch
+from swarmnode.store.keys import (
+    load_identity,
+    load_or_create_identity,
+    next_boot_epoch,
+    skip_boot_epochs,
+)
 from swarmnode.store.swarms import read_signed_manifest, save_link, stored_link, stored_links
 from swarmnode.store.training_data import TrainingData, load_training_data, save_training_data
 from swarmnode.store.volunteer import (
@@ -179,6 +188,9 @@ def make_keys(home: Path, diary: Diary) -> None:
         epoch = next_boot_epoch(home / "boot_epoch")
         assert epoch > diary.facts.allowed("epoch")[-1]
         diary.note("done", "epoch", epoch)
+    if diary.rng.random() < 0.3:  # as `restore` does
+        skip_boot_epochs(home / "boot_epoch", epoch + 3)
+        diary.note("done", "epoch", epoch + 3)
 
 
 def damage_boot_epochs(folder: Path) -> None:
@@ -427,6 +439,76 @@ def add_blob(number: int, store: BlobStore, home: Path) -> Blob:
     return store.add_file(path, chunk_bytes=CHUNK_BYTES)
 
 
+def damage_blobs(folder: Path) -> None:
+    """Flip a bit of each chunk, cut the file short and make it longer: nothing wrong is given."""
+    name = blob_name(manifest_of(0))
+    for index in range(N_CHUNKS):
+        store = BlobStore(folder / f"{index}", bytes_max=10**6)
+        with add_blob(0, store, folder) as blob:
+            data = bytearray(bytes_of(0))
+            data[index * CHUNK_BYTES + 7] ^= 1
+            blob.path.write_bytes(data)
+            with pytest.raises(CorruptRecord):
+                blob.read(index)
+            assert index not in blob.stored
+        assert name not in store.complete()
+        with fetch_blob(0, store, folder) as blob:
+            assert look_at_blob(0, blob)
+            for wrong in (bytes_of(0)[:-1], bytes_of(0) + b"more"):
+                blob.path.write_bytes(wrong)
+                with fetch_blob(0, store, folder) as mended:
+                    assert mended.path.read_bytes() == bytes_of(0)
+            out, stale = folder / f"out-{index}", folder / f".out-{index}.link.swarmnode-tmp"
+            for _ in range(2):
+                stale.write_bytes(b"of a crash")
+                mended.link_to(out)
+                assert out.samefile(mended.path)
+                assert not stale.exists()
+        store.close()
+
+
+def damage_texts(folder: Path) -> None:
+    """Flip bits of a link, a certificate and a state: what is read is what was written, or none."""
+    paths, link = Paths(folder), SwarmLink("one", SWARM.public_key, (Hint(PEER, "192.0.2.1:7337"),))
+    swarm = paths.swarm("one")
+    save_link(link, paths)
+    save_member_chain(make_creator_chain(SWARM, PEER, NOW), swarm)
+    save_admission_state(AdmissionState(3.0, 7.0), swarm)
+    looks: list[Callable[[], object]] = [
+        lambda: stored_link("one", paths),
+        lambda: load_member_chain(swarm),
+        lambda: load_admission_state(swarm),
+    ]
+    whole = [look() for look in looks]
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        data = path.read_bytes()
+        for at in range(len(data)):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+            for look, right in zip(looks, whole, strict=True):
+                with contextlib.suppress(SwarmNodeError):
+                    assert look() in (right, None), (path, at)
+        path.write_bytes(data)
+
+
+def leave_files_behind(folder: Path) -> None:
+    """Let a start clean up after a crash, and a lock name its holder alone."""
+    stale = folder / ".x.0123.swarmnode-tmp"
+    stale.write_bytes(b"of a crash")
+    os.utime(stale, (NOW - 10**8, NOW - 10**8))
+    (folder / "lock").write_text("12345678901234567890\n")
+    with HomeLock(folder / "lock"):
+        assert (folder / "lock").read_text() == f"{os.getpid()}\n"
+    assert not stale.exists()
+
+
+# What is asked beside the lives of a store.
+DAMAGES = {
+    "keys": damage_boot_epochs,
+    "blobs": damage_blobs,
+    "files": leave_files_behind,
+    "swarms": damage_texts,
+    "admission": damage_texts,
+}
 STORES = {
     "files": Store(look_at_files, write_files),
     "history": Store(look_at_history, append_history, {"last": 0}),

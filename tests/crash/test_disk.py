@@ -12,7 +12,7 @@ import pytest
 from swarmnode.errors import CorruptRecord
 from swarmnode.store.keys import next_boot_epoch
 from tests.crash.disk_rooms import ROOMS
-from tests.crash.disk_stores import STORES, damage_boot_epochs
+from tests.crash.disk_stores import DAMAGES, STORES
 from tests.kits.disk_kit import Campaign
 
 ALL = {**STORES, **ROOMS}
@@ -69,8 +69,10 @@ def test_every_call_that_can_fail(name: str, code: int, lasts: bool, folder: Pat
         Campaign(ALL[name], folder, seed).every_fault(code, lasts=lasts, at_most=2000)
 
 
-def test_no_damage_gives_a_boot_epoch_twice(folder: Path) -> None:
-    damage_boot_epochs(folder)
+@pytest.mark.parametrize("name", DAMAGES)
+def test_no_damage_reads_as_right(name: str, folder: Path) -> None:
+    """Bits that flip, ends that are gone, what a crash left."""
+    DAMAGES[name](folder)
 
 
 def test_two_damaged_boot_epochs_are_named(folder: Path) -> None:

@@ -24,6 +24,7 @@ from tests.kits.disk_recorder import Fault, Recorder
 KEPT = [(1.0, 1.0), (0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 0.5), (0.5, 1.0), (0.5, 0.5)]
 # A life after a failure is cut short itself in one of so many.
 _AGAIN = 4
+_TEMPORARY = ("swarmnode-tmp", ".tmp")  # names that nothing has after a life without a fault
 _NEVER = 2**60  # no life makes so many calls
 
 
@@ -150,6 +151,8 @@ class Campaign:
                     raise
                 diary.failures += 1
         self.failures += diary.failures
+        left = [name for _, name in recorder.disk.tree if name.endswith(_TEMPORARY)]
+        assert recorder.has_failed or not left, f"left behind: {left}"
 
     def _cut(self, recorder: Recorder, facts: Facts, n_cuts: int, *, again: bool = True) -> None:
         """Look at what is left of ``n_cuts`` moments, chosen at random and in their order."""

@@ -50,6 +50,7 @@ class Recorder:
         """Take what is in ``root`` as durable."""
         self.events: list[Event] = []
         self.calls = 0  # that could have failed
+        self.has_failed = False  # any of them, healed or not
         self.disk = Disk()
         self._fault = fault
         self._is_full = False
@@ -124,6 +125,7 @@ class Recorder:
         if fault is not None and (
             self.calls == fault.nth or (fault.lasts and self.calls > fault.nth)
         ):
+            self.has_failed = True
             raise OSError(fault.code, os.strerror(fault.code))
 
     def _find(self, path: Any, dir_fd: int | None = None) -> tuple[int, str] | None:

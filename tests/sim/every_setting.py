@@ -75,6 +75,7 @@ def other_values(folder: Path) -> dict[str, Any]:
         "pause_on_gpu_busy": True,
         "pause_on_user_s": 1,
         "sandbox": "files",
+        "proxy": "http://127.0.0.1:9",
         "worker_socket": str(folder / "worker.sock"),
         "metrics_textfile": str(folder / "node.prom"),
         "metrics_file_sd": str(folder / "targets.json"),

@@ -33,7 +33,7 @@ from swarmnode.worker.snapshots.restore import export_weights
 from swarmnode.worker.snapshots.tensorfile import read_tensors
 from tests.kits.daemon_kit import Swarm
 
-EXAMPLES = settings(max_examples=60, deadline=None)
+EXAMPLES = settings(max_examples=30, deadline=None)
 # What a home may have, by README of `backup`; written anew here, as one reads it.
 OF_A_HOME = re.compile(
     r"(config\.toml|boot_epoch(\.previous)?|contacts|exchanges\.jsonl(\.1)?|pause\.json|totals\.json"

@@ -1,0 +1,86 @@
+"""Mutants of ``tests/mutants/disk.py`` that no campaign catches, each with its reason."""
+
+from __future__ import annotations
+
+# What they break is promised nowhere: they are no part of the share that is caught.
+HARMLESS = {
+    "blobs.py Blob.link_to too early: sync_directory(path.parent)": (
+        "a temporary name that comes back is removed by the next link"
+    ),
+    "blobs.py Blob.flush no sync: os.fdatasync(self._fd)": (
+        "it only lets the disk begin earlier; complete() syncs"
+    ),
+    "blobs.py Blob._open no cut: os.truncate(self._proofs_fd, self.n_chun": (
+        "what is beyond the slots is never read"
+    ),
+    "blobs.py BlobStore.add_file in place: write_atomic(folder / 'proofs', proofs)": (
+        "complete() syncs the proofs, and a torn one is no proof"
+    ),
+    "blobs.py BlobStore.remove no name: (folder / 'manifest').unlink()": (
+        "all of the folder goes next; of a half that stays each chunk is checked"
+    ),
+    "blobs.py BlobStore._adopt no name: part.unlink(missing_ok=True)": (
+        "where a part lies already the bytes are copied into it"
+    ),
+    "files.py IncomingFile.__exit__ no name: self._temporary.unlink(missing_ok=True)": (
+        "after a failure only; a later start removes the file"
+    ),
+    "files.py HistoryFile._rotate no name: self._path.replace(_older(self._path))": (
+        "the history grows, and loses nothing"
+    ),
+    "invites.py save_invite no name: (folder / encode_base32(name)).unlink(mi": (
+        "invites that are over stay listed"
+    ),
+    "invites.py set_admission_state_aside no name: path.replace(path.with_name('admission.d": (
+        "the damaged file is kept for people, and is refused again where it lies"
+    ),
+    "journal.py _save_aside in place: write_atomic(saved_as, tail)": (
+        "what follows the last whole record is kept for people"
+    ),
+    "journal.py _save_aside no name: old.unlink(missing_ok=True)": (
+        "older ones of these are kept for longer"
+    ),
+    "journal.py _checksum no checksum: zlib.crc32(struct.pack('<IQ', len(payloa": (
+        "the payload's own sum is left, and numbers that do not follow are refused"
+    ),
+    "volunteer.py load_totals no name: path.replace(aside)": (
+        "the damaged file is kept for people; the next one takes its place"
+    ),
+    "tensorfile.py write_copy no name: temporary.unlink(missing_ok=True)": (
+        "of links that lie there; tests/property/hostile/test_paths_of_others.py"
+    ),
+    "tensorfile.py write_copy no name: temporary.unlink(missing_ok=True) #2": (
+        "after a failure only; the next snapshot removes the file"
+    ),
+    "environment.py SwarmEnvironment.install in place: write_atomic(self.folder / ENVIRONMENT_M": (
+        "a torn mark is another one, and the environment is made anew"
+    ),
+}
+# What they break is promised, and the sample is too small to show it.
+MISSED = {
+    "files.py make_private_dir not undone: undone(path.rmdir)": (
+        "needs a folder whose sync fails, and a second caller"
+    ),
+    "files.py write_new no sync: sync_directory(path.parent)": (
+        "needs two processes that make one file, of which the first dies midway"
+    ),
+    "files.py HistoryFile.sync no sync: os.fsync(self._fd)": ("no life of the history syncs it"),
+    "files.py HistoryFile._write no cut: os.ftruncate(self._fd, self._size_bytes)": (
+        "half a line on a full disk reads as a damaged line, which is passed over"
+    ),
+    "journal.py Journal.__init__ no sync: self.sync()": (
+        "needs a process that dies between append and sync, then a power failure"
+    ),
+    "journal.py Journal.__init__ no sync: sync_directory(path.parent)": (
+        "needs a process that dies before its journal's name is synced, then a power failure"
+    ),
+    "journal.py Journal.sync no cut: os.ftruncate(self._fd, self._synced_byte": (
+        "needs a sync that fails, a start, and a power failure"
+    ),
+    "journal.py Journal._cut in place: write_atomic(self._path, _MAGIC)": (
+        "needs a power failure while a journal without a whole record is mended"
+    ),
+    "journal.py Journal._cut no sync: os.fsync(fd)": (
+        "the sync that follows opening syncs it too, unless the process dies between"
+    ),
+}
