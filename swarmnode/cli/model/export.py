@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
 import time
@@ -298,7 +299,7 @@ def finalize(merge: str, out: Path | None, home: Path | None, as_json: bool) -> 
     client = ControlClient(Paths(resolve_home(home, os.environ)))
     found = ask_for_merge(client, merge)
     if out is not None:
-        _copy(Path(found["path"]), out)
+        copy_model(Path(found["path"]), out)
         found["path"] = str(out.absolute())
     if as_json:
         print_json(found)
@@ -314,13 +315,21 @@ def ask_for_merge(client: ControlClient, rule: str) -> dict[str, Any]:
     return found
 
 
-def _copy(source: Path, target: Path) -> None:
-    half_done = target.with_name(f"{target.name}.tmp")
+def copy_model(source: Path, target: Path) -> None:
+    """Copy a file by way of a new one, which no link that lies there leads elsewhere.
+
+    Raises StorageError: it cannot be written; ``target`` is as it was.
+    """
+    half_done = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
-        shutil.copyfile(source, half_done)
+        with source.open("rb") as model, half_done.open("xb") as copy:
+            shutil.copyfileobj(model, copy)
         half_done.replace(target)
     except OSError as error:
         raise StorageError(f"cannot write {target}: {error.strerror}; it is in {source}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            half_done.unlink(missing_ok=True)
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -19,8 +19,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swarmnode.cli.main import cli
+from swarmnode.cli.model.export import copy_model
 from swarmnode.config import Paths
-from swarmnode.errors import ConfigError, MalformedMessage, SwarmNodeError
+from swarmnode.errors import ConfigError, MalformedMessage, StorageError, SwarmNodeError
 from swarmnode.processes.environment import file_name
 from swarmnode.protocol.identity import Identity
 from swarmnode.store.blobs import BlobStore
@@ -195,3 +196,21 @@ def test_what_is_written_takes_the_place_of_a_link(kind: str, data: bytes) -> No
         for name in ("replaced", "incoming"):
             assert not (inside / name).is_symlink()
             assert (inside / name).read_bytes() == data
+
+
+@pytest.mark.parametrize("kind", ["link", "nowhere", "hard"])
+def test_a_merged_model_is_copied_by_way_of_no_link(kind: str) -> None:
+    with place() as inside:
+        source, out = inside / "found", inside / "model"
+        source.write_bytes(b"weights")
+        for name in ("model", "model.tmp"):
+            if kind == "hard":
+                (inside / name).hardlink_to(inside.parent / "victim")
+            else:
+                (inside / name).symlink_to(inside.parent / ("victim" if kind == "link" else "new"))
+        copy_model(source, out)
+        assert not out.is_symlink()
+        assert out.read_bytes() == b"weights"
+        with pytest.raises(StorageError, match=r"cannot write .*it is in"):
+            copy_model(source, inside / "no folder" / "model")
+        assert {path.name for path in inside.iterdir()} == {"found", "model", "model.tmp"}
