@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import secrets
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,19 @@ DEADLINE_S = 120.0  # torch from a cold disk on a busy machine
 DIM = 2048
 CREATED_UNIX_S = 1_700_000_000
 LOOPBACK = "127.0.0.1"
+
+
+@functools.cache
+def sandbox_here() -> tuple[int, str]:
+    """Return what the kernel of this machine has for workers: Landlock's version, and in words."""
+    script = (
+        "from swarmnode.worker.sandbox import offered_here as found;"
+        " print(found().landlock, found().words, sep='\\n')"
+    )
+    command = [sys.executable, "-c", script]  # in a process without threads
+    done = subprocess.run(command, env=worker_environment(), capture_output=True, check=True)
+    version, words = done.stdout.decode().splitlines()
+    return int(version), words
 
 
 # --- command lines ------------------------------------------------------------------------
