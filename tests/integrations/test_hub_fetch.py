@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from swarmnode.config import Paths
+from swarmnode.errors import ConfigError, Refused
+from swarmnode.processes.environment import SwarmEnvironment
+from swarmnode.processes.worker_tools import model_folder, run_offline
 from swarmnode.store.swarms import read_manifest
-from swarmnode.wire.environment import DataReference
 from tests.kits.daemon_kit import Answer, free_port, swarmnode
 from tests.kits.fake_hub import TOKEN, FakeHub, Repo, serve
 from tests.kits.hub_kit import make_llama
@@ -77,14 +79,17 @@ def of_data(hub: FakeHub, folder: Path, said: str) -> Answer:
     return create(folder, machine(hub, folder), *options)
 
 
-def join(folder: Path, variables: dict[str, str], created: Answer, *options: str) -> Answer:
-    """Join a swarm for a few steps, with the manifest as if a member had given it."""
-    theirs, ours = folder / "home", folder / "member" / "home"
-    manifest = Paths(ours).swarm("mine").manifest
-    manifest.parent.mkdir(parents=True, exist_ok=True)
-    manifest.write_bytes(Paths(theirs).swarm("mine").manifest.read_bytes())
-    here = ("--listen", f"127.0.0.1:{free_port()}", "--metrics", "off", "--steps", "4")
-    return swarmnode(ours, "join", created.json["link"], *here, *options, env=variables)
+def be(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    """Have what this process starts run on that machine."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+def build_as_member(config: dict[str, object], model: str) -> None:
+    """Fetch a model by its name and build it, as a member of the swarm does. Raises ConfigError."""
+    folder, _ = model_folder(model)
+    given = (f"--config={json.dumps(config)}", f"--model-dir={folder}")
+    run_offline("describe", "--task=hub-lm", *given)
 
 
 # --- a model ------------------------------------------------------------------------------
@@ -92,7 +97,10 @@ def join(folder: Path, variables: dict[str, str], created: Answer, *options: str
 
 @needs_transformers
 def test_create_pins_the_commit_that_a_tag_means_and_members_prove_every_byte(
-    hub: FakeHub, tmp_path: Path, model_files: dict[str, bytes]
+    hub: FakeHub,
+    tmp_path: Path,
+    model_files: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     repo = hub.repos[MODEL] = Repo()
     commit = repo.commit(model_files, tag="v1")
@@ -107,22 +115,16 @@ def test_create_pins_the_commit_that_a_tag_means_and_members_prove_every_byte(
     assert not {"modeling_mine.py", "pytorch_model.bin"} & set(cached), "neither code nor pickles"
     assert not [one for one in hub.requests if one.endswith((".py", ".bin"))]
 
-    theirs = machine(hub, tmp_path / "member")
-    said = join(tmp_path, theirs, created, "--model", f"{MODEL}@{commit}")
-    assert said.code == 0, said.out + said.err
+    be(monkeypatch, machine(hub, tmp_path / "member"))
+    build_as_member(config, f"{MODEL}@{commit}")
     # Another commit of it has one other byte.
-    said = join(tmp_path, theirs, created, "--model", f"{MODEL}@{newer}")
-    assert said.code == 2, said.out + said.err
-    assert "the weights of" in said.err
-    assert f"it is another model, or another revision of it than {commit}" in said.err
-    # And so it is if a mirror answers for that commit with other bytes, of the tokenizer as well.
-    repo.earlier[commit] = changed(model_files, "tokenizer.json") | {
-        "tokenizer.json": model_files["tokenizer.json"] + b"\n"
-    }
-    elsewhere = machine(hub, tmp_path / "elsewhere")
-    said = join(tmp_path, elsewhere, created, "--model", f"{MODEL}@{commit}")
-    assert said.code == 2, said.out + said.err
-    assert "the tokenizer of" in said.err
+    with pytest.raises(ConfigError, match=rf"the weights of .* than {commit}"):
+        build_as_member(config, f"{MODEL}@{newer}")
+    # And so it is if a mirror answers for that commit with another byte, of the tokenizer as well.
+    repo.earlier[commit] = model_files | {"tokenizer.json": model_files["tokenizer.json"] + b"\n"}
+    be(monkeypatch, machine(hub, tmp_path / "elsewhere"))
+    with pytest.raises(ConfigError, match=rf"the tokenizer of .* than {commit}"):
+        build_as_member(config, f"{MODEL}@{commit}")
 
 
 @needs_transformers
@@ -171,51 +173,67 @@ def test_without_a_network_it_says_so(hub: FakeHub, tmp_path: Path) -> None:
 # --- a data set ---------------------------------------------------------------------------
 
 
-def data_of(folder: Path) -> DataReference:
+def fetch_as_member(folder: Path) -> Path:
+    """Fetch what the manifest of the creator names. Raises Refused."""
     environment = read_manifest("mine", Paths(folder / "home")).environment
     assert environment
-    assert environment.data
-    return environment.data
+    paths = Paths(folder / "member" / "home").swarm("mine")
+    return Path(SwarmEnvironment(environment, paths).fetch_data())
 
 
-def test_create_pins_a_data_set_at_a_commit_and_members_train_on_its_very_bytes(
-    hub: FakeHub, tmp_path: Path
+def test_create_pins_a_data_set_at_a_commit_and_members_get_its_very_bytes(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo = hub.repos[f"datasets/{DATA}"]
     commit = repo.commit(TEXTS, tag="v1")
     repo.commit(changed(TEXTS, "a.jsonl"))
     created = of_data(hub, tmp_path, f"{DATA}@v1")
     assert created.code == 0, created.out + created.err
-    data = data_of(tmp_path)
+    manifest = read_manifest("mine", Paths(tmp_path / "home"))
+    assert manifest.environment
+    data = manifest.environment.data
+    assert data
     assert (data.kind, data.source, data.revision) == ("hub", DATA, commit)
-    assert data.size_bytes == len(TEXTS["a.jsonl"]) + len(TEXTS["more/b.txt"])
+    wanted = {"a.jsonl", "more/b.txt"}
+    assert data.size_bytes == sum(len(TEXTS[name]) for name in wanted)
     assert data.sha256
     (said,) = created.json["installs"]
-    assert said == (
-        f"data: {DATA} of huggingface.co, revision {commit}, 19.3 KB, SHA-256 {data.sha256.hex()}"
-    )
+    assert said.startswith(f"data: {DATA} of huggingface.co, revision {commit}, ")
+    assert said.endswith(f", SHA-256 {data.sha256.hex()}")
     assert not [one for one in hub.requests if one.endswith((".py", ".md"))]
 
     # A member has a cache in which another program left more of the repository.
-    variables = machine(hub, tmp_path / "member")
     left = tmp_path / "member" / "hf" / "hub" / "datasets--me--texts" / "snapshots" / commit
     left.mkdir(parents=True)
     (left / "README.md").write_bytes(TEXTS["README.md"])
-    done = join(tmp_path, variables, created, "--yes-install")
-    assert done.code == 0, done.out + done.err
-    assert "other data" not in done.err
+    be(monkeypatch, machine(hub, tmp_path / "member"))
+    folder = fetch_as_member(tmp_path)
+    found = {path for path in folder.rglob("*") if path.is_file()}
+    assert {str(path.relative_to(folder)) for path in found} == wanted
+    assert all(path.read_bytes() == TEXTS[str(path.relative_to(folder))] for path in found)
+    # The very same fingerprint as the creator's, so that no member is told of other data.
+    config = json.dumps(manifest.task_config)
+    described = run_offline(
+        "describe", "--task=bytes-lm", f"--config={config}", f"--data-dir={folder}"
+    )
+    assert described["data_hash"] == manifest.data_hash.hex()
 
 
-def test_a_changed_byte_of_a_data_set_is_refused_and_named(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_changed_byte_of_a_data_set_is_refused_and_named(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repo = hub.repos[f"datasets/{DATA}"]
     commit = repo.commit(TEXTS)
     created = of_data(hub, tmp_path, DATA)
     assert created.code == 0, created.out + created.err
     repo.earlier[commit] = changed(TEXTS, "more/b.txt")
-    done = join(tmp_path, machine(hub, tmp_path / "member"), created, "--yes-install")
-    assert done.code != 0, done.out + done.err
-    said = f"data set {DATA} at {commit} is not the data that the swarm's creator signed"
-    assert said in done.err
+    be(monkeypatch, machine(hub, tmp_path / "member"))
+    with pytest.raises(Refused) as caught:
+        fetch_as_member(tmp_path)
+    said = str(caught.value)
+    wanted = f"data set {DATA} at {commit} is not the data that the swarm's creator signed"
+    assert said.startswith(wanted)
+    assert str(tmp_path / "member" / "hf") in said  # where the copy is that has to go
 
 
 @pytest.mark.parametrize(
