@@ -93,11 +93,13 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-def install(*packages: str) -> None:
-    """Mark all modules of these packages that are imported from now on."""
+def install(*packages: str) -> MetaPathFinder:
+    """Mark all modules of these packages that are imported from now on; return what finds them."""
     early = [name for name in sys.modules if name.startswith(packages)]
     assert not early, f"expected to be first, but these are imported: {early[:3]}"
-    sys.meta_path.insert(0, _Finder(packages))
+    finder = _Finder(packages)
+    sys.meta_path.insert(0, finder)
+    return finder
 
 
 def places(hits: bytes) -> Iterator[tuple[str, int]]:

@@ -98,9 +98,12 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Targe
 
 
 def test_it_finds_what_blind_tries_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    instrument.install("planted_marked")
-    learner = Campaign(planted(tmp_path, monkeypatch, "planted_marked"), [], seed=1)
+    finder = instrument.install("planted_marked")
+    try:
+        marked = planted(tmp_path, monkeypatch, "planted_marked")
+    finally:
+        sys.meta_path.remove(finder)
+    learner = Campaign(marked, [], seed=1)
     blind = Campaign(planted(tmp_path, monkeypatch, "planted_plain"), [], seed=1)
     for campaign in (learner, blind):
         while not campaign.found and campaign.executions < 30_000:
