@@ -163,7 +163,7 @@ class Subject:
         lines: list[str] = []
         try:
             self.run(data, lines)
-        except Exception as error:
+        except Exception as error:  # whatever fails is the story's end
             lines.append(f"!! {type(error).__name__}: {error}")
         return lines
 

@@ -118,7 +118,7 @@ class Campaign:
             words = self.target.run(data)
         except self.target.declared as error:
             words = frozenset([_refused(error)])
-        except Exception as error:
+        except Exception as error:  # what is not declared is a failure
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
             text = "".join(traceback.format_exception(error))
