@@ -16,8 +16,8 @@ import pytest
 from swarmnode.errors import MalformedMessage
 from tests.conftest import ROOT
 from tests.fuzz import cores, decoders, instrument
-from tests.fuzz.__main__ import CORPUS, load
 from tests.fuzz.engine import Campaign, Target
+from tests.fuzz.run import CORPUS, load
 
 TARGETS = {each.name: each for each in (*decoders.TARGETS, *cores.TARGETS)}
 COVERED = {name for target in TARGETS.values() for name in target.covers}
@@ -62,7 +62,7 @@ def test_every_core_is_a_target() -> None:
 def test_what_was_kept_passes(name: str) -> None:
     target = TARGETS[name]
     kept = load(name)
-    assert kept, "run python -m tests.fuzz --seconds 10 --keep"
+    assert kept, "run python -m tests.fuzz.run --seconds 10 --keep"
     for data in (*kept, *target.seeds):
         with contextlib.suppress(*target.declared):
             target.run(data)
@@ -139,7 +139,7 @@ def test_a_history_that_fails_is_told_as_a_story() -> None:
 
 
 def test_its_command_says_what_it_did() -> None:
-    words = [sys.executable, "-m", "tests.fuzz", "--target"]
+    words = [sys.executable, "-m", "tests.fuzz.run", "--target"]
     done = subprocess.run(
         [*words, "credit", "--executions", "300"],
         cwd=ROOT, capture_output=True, text=True, check=False,

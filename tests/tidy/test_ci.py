@@ -66,8 +66,8 @@ def test_the_night_has_faults_for_every_strategy_and_the_version_before() -> Non
 
 def test_the_night_fuzzes_a_minute_each() -> None:
     text = text_of(NIGHTLY).replace("\\\n    ", "")
-    assert ".venv/bin/python -m tests.fuzz --seconds 60 " in text
-    assert '|| failed_steps+=("python -m tests.fuzz")' in text, "or it ends the night"
+    assert ".venv/bin/python -m tests.fuzz.run --seconds 60 " in text
+    assert '|| failed_steps+=("python -m tests.fuzz.run")' in text, "or it ends the night"
     assert 'make -C native "${targets[@]}" || failed_steps' in text
 
 

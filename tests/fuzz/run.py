@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz``: fuzzes decoders and cores from the kept corpus on.
+"""``python -m tests.fuzz.run``: fuzzes decoders and cores from the kept corpus on.
 
 What fails is printed, as short as it could be made, and lies in ``build/fuzz``; then the exit code
 is 1. With ``--keep`` what reaches something new is added to ``tests/fuzz/corpus``.
@@ -70,7 +70,7 @@ def report(target: Target, found: Found) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description=__doc__)
     parser.add_argument("--target", default="*", help="its name, with * for any")
     parser.add_argument("--seconds", type=float, default=0.0, help="of each target")
     parser.add_argument("--executions", type=int, default=0, help="of each target at least")
