@@ -100,11 +100,13 @@ class BytesLM(Task):
     # Four nodes, 400 steps: nearly the loss of 8 (0.00 to 0.08 more) for half of the traffic.
     exchange_every_steps = 16
     # Four nodes, 1,200 steps in a loop without the rest of a node, on Python's modules, where one
-    # alone comes to 1.792, data parallelism to 1.534, and one seed is good to .01. Where the codec's
-    # error is lost rounds of 13 in Q2B64, halves of the model in turn, come to 1.613; where it
-    # stays in the fast weights to 1.603, rounds of 10 to 1.597, and of 8 in T3B320, for the same
-    # bytes, to 1.589, of the whole model to 1.590, which is half as many rounds. Momentum .5 or .7
-    # with as long a step in all, or half more or less learning rate, is .002 to .015 worse.
+    # alone comes to 1.792, data parallelism to 1.534, and one seed is good to .01. Rounds of 13 in
+    # Q2B64, halves of the model in turn, come to 1.613 where the codec's error is lost, and to
+    # 1.603 where it stays in the fast weights; rounds of 10 to 1.597, and of 8 in T3B320, for the
+    # same bytes, to 1.589, of the whole model to 1.590, which is half as many rounds. Momentum .5
+    # or .7 with as long a step in all, or half more or less learning rate, is .002 to .015 worse.
+    # Rounds of 13, as members that are due first call the others: where workers share cores means
+    # come after 9 steps, and more often they are more than an 80th of data parallelism's bytes.
     group_settings = MappingProxyType(
         {"every": 13, "fragments": 1, "momentum": 0.6, "beta": 0.8, "delta_codec": "T3B320"}
     )
