@@ -282,13 +282,8 @@ class Flights:
         if self._overlap:
             self._flights[number] = _Flight(self._step, fragment, x[:0])
 
-    def end(self, number: int) -> torch.Tensor | None:
-        """Forget a fragment; return its fast weights, of as many elements as were due already.
-
-        None without an overlap.
-        """
-        if not self._overlap:
-            return None
+    def end(self, number: int) -> torch.Tensor:
+        """Forget a fragment; return its fast weights, of as many elements as were due already."""
         flight = self._flights.pop(number, None)
         return torch.empty(0) if flight is None else flight.x[: flight.numel]
 

@@ -207,8 +207,8 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         return [self._intent(fragment, number) for fragment, number in due]
 
     def _meet(self, round_number: int) -> Intent:
-        turn = int(self.lineage[0]) + 1  # that of the first one was before the first step
-        return self._intent(turn % len(self.fragments), round_number)
+        # The first one's turn was before the first step.
+        return self._intent((int(self.lineage[0]) + 1) % len(self.fragments), round_number)
 
     @property
     def _base(self) -> bytes:
@@ -242,11 +242,9 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         if name == "delta":
             self._flights.begin(intent.fragment, fragment, self.x)
         for at, part in fragment.pieces(out):
+            stands = self.x if name == "delta" else self.reference
             phi = self.phi[part]
-            if name == "delta":
-                out[at].copy_(phi - self.x[part])
-            else:
-                out[at].copy_(phi if self.reference is None else phi - self.reference[part])
+            out[at].copy_(phi if stands is None else phi - stands[part])
             yield at.stop
         self.contributions.begin(intent.fragment)
 
@@ -264,12 +262,12 @@ class Streaming(WeighsRounds, InLineage, Strategy):
             self.contributions.merged(exchange.intent.fragment)
         self.note_ended(exchange)
 
-    def _stepping(self, exchange: Exchange, x_due: torch.Tensor | None) -> Iterator[None]:
+    def _stepping(self, exchange: Exchange, x_due: torch.Tensor) -> Iterator[None]:
         """Take the outer step of a fragment.
 
         ``x_due``: its fast weights as they were when due, of as many elements as were. Without an
-        overlap, None, they are what others make of the payload, φ − Δ̂: what the codec left out of
-        it stays in the fast weights, and is in the next one.
+        overlap it is what others make of the payload, φ − Δ̂, that counts: what the codec left out
+        of it stays in the fast weights, and is in the next one.
         """
         c, fragment = self.config, self.fragments[exchange.intent.fragment]
         layout = layout_of(fragment, self.ctx.layout) if c.merge == "variance-corrected" else None
@@ -277,10 +275,9 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         for at, part in fragment.pieces(self.x):
             g = pull(exchange.part(at), c.beta, c.gamma) if whole is None else whole[at]
             x, phi, m = self.x[part], self.phi[part], self.m[part]
-            if x_due is None:
+            taken = x_due[at] if at.stop <= len(x_due) else x
+            if not c.overlap:
                 taken = phi - exchange.sent["delta"][at].to(x.device)
-            else:
-                taken = x_due[at] if at.stop <= len(x_due) else x
             phi.add_(momentum_step(m, g.to(x.device), c.momentum, nesterov=c.nesterov))
             x.add_(phi - taken, alpha=1 - c.local_share)
             yield
