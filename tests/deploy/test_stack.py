@@ -158,7 +158,7 @@ def places_with_images() -> list[Path]:
     """Return every text that people or programs take the name of an image from."""
     more = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / ".ci" / "release"]
     files = [path for path in DEPLOY.rglob("*") if path.is_file()]
-    return [*files, *more]
+    return [*(path for path in files if path.suffix != ".pyc"), *more]
 
 
 def test_an_image_has_one_name_wherever_it_is_named() -> None:
