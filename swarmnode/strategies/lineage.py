@@ -7,9 +7,9 @@ next together, whatever their steps and rounds are. A node has one mean on its w
                                +-> abort -> asks a peer for its slow weights, if they are further;
                                             again when the next is due
 
-A node that is due calls the others, and those hand in what they have by then, be it that a
-straggler has taken an eighth of the steps: none waits for it, and it counts by its tokens
-(contributions.py).
+A node that is due calls the others. Once half of all call, the others hand in what they have by
+then, be it that a straggler has taken an eighth of the steps: none waits for it, and it counts by
+its tokens (contributions.py).
 
 A node that a mean was made without has other slow weights than the rest. So these have a version, a
 count of means and a hash over the members that took part in them: only equal ones average. A node

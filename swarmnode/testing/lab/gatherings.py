@@ -2,12 +2,12 @@
 
 GROUP: a round waits for every node that is alive, at most ``PATIENCE``, and in a lineage for the
 share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE), or for a step of the
-slowest (``Pacer.call_s``). A node that opens one in a lineage calls the others, which come as
-they are. The mean is that of those that came with the same base version and whose payload arrived,
-by weight, the same bits for each of them. As in a daemon each part of it is made by the merge rule
-and goes through the codec, a round of a lineage has a quorum of the live nodes or comes to
-nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. A node that is on
-another lineage than most is told so (daemon/exchange/intent_handlers.py), here at once.
+slowest (``Pacer.call_s``). Once half of the nodes have come to one in a lineage, the others are
+called, and come as they are. The mean is that of those that came with the same base version and
+whose payload arrived, by weight, the same bits for each of them. As in a daemon each part of it is
+made by the merge rule and goes through the codec, a round of a lineage has a quorum of the live
+nodes or comes to nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. A node
+that is on another lineage than most is told so (daemon/exchange/intent_handlers.py), here at once.
 GATHER: a round as of a node's count, with a quorum, of at most GATHER_MEMBERS_MAX; each gets what
 all of them sent, and sends its own to every other one.
 LOG: a round closes when every node that is alive has published, at most ``PATIENCE`` after the
@@ -18,7 +18,7 @@ at its own time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -83,20 +83,22 @@ class Gatherings:
             self._world.tally.aborted += 1
             node.strategy.on_abort(intent, "others have all places of the group")
         else:
-            if in_lineage and not self._open[key]:
-                self._call(node, intent)
             self._open[key][node.number] = intent
+            if in_lineage:
+                self._call(intent, self._open[key])
         if all(
             other.number in self._open[key] or not self._has_place(other, intent)
             for other in self._world.up
         ):
             self._close(key)
 
-    def _call(self, node: Node, intent: Intent) -> None:
-        """Let the others come as they are, as a node's ENLIST does."""
-        for other in self._world.up:
-            if other is not node and self._has_place(other, intent):
-                other.strategy.on_call(intent.lineage or 0)
+    def _call(self, intent: Intent, callers: Collection[int]) -> None:
+        """Let the others come as they are, as ENLISTs of half of all do."""
+        members = [each for each in self._world.up if self._has_place(each, intent)]
+        if 2 * len(callers) >= len(members):
+            for other in members:
+                if other.number not in callers:
+                    other.strategy.on_call(intent.lineage or 0)
 
     def _patience(self, number: int) -> float:
         """Return how long a node waits for the others, which comes again to a mean of a lineage."""

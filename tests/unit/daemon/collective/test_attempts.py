@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swarmnode.daemon.collective.rounds import Attempts
+from swarmnode.ids import PeerId
 from swarmnode.wire.exchange.group import Enlist
 from tests.kits.lessor_kit import KEY, intent
 
@@ -74,3 +75,18 @@ def test_calls_begin_the_wait_anew_a_few_times_only() -> None:
     assert followed == 4
     attempts.post(intent(lineage=7, base_version=b"v7"))
     assert attempts.follow(call(liar))
+
+
+def test_half_of_all_members_that_are_there_bring_the_others_forward() -> None:
+    attempts = Attempts(KEY, intent(lineage=7, base_version=b"v7"))
+    one, two, own, last = (PeerId(bytes([i]) * 32) for i in range(4))
+    present = {one, two, own, last}
+    now, later = Enlist(attempts.gid, True, 7, 0), Enlist(attempts.gid, True, 8, 0)
+    assert not attempts.is_called(one, now, present)
+    assert not attempts.is_called(one, now, present), "the same member again"
+    assert not attempts.is_called(two, later, present), "it stands behind another mean"
+    assert not attempts.is_called(PeerId(bytes(32)[:-1] + b"x"), now, present)
+    assert attempts.is_called(two, now, present)
+    assert attempts.is_called(one, now, present - {two, last}), "half of those that are left"
+    attempts.post(intent(lineage=7, base_version=b"v7"))
+    assert not attempts.is_called(last, now, present), "the next round begins with no caller"
