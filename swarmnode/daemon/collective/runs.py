@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.collective.post import Parcel, Post, PostNames
+from swarmnode.daemon.collective.post import Parcel, Post, PostNames, SendRate
 from swarmnode.daemon.driver import CoreDriver, Tasks
 from swarmnode.daemon.transport.network import ALIVE_SERVICE
 from swarmnode.errors import (
@@ -163,7 +163,11 @@ class GroupRuns:
         )
         self._runs: dict[bytes, _Running] = {}
         self._posts: dict[PeerId, Post] = {}
+        self.rate = SendRate()
         self._reading: dict[PeerId, trio.Lock] = {}
+        self._incoming: dict[
+            PeerId, tuple[bytes, Stream, int]
+        ] = {}  # and bytes as of the last look
         self._watched: set[Session] = set()
         self._arriving: Payload = ()  # the payload of the event that is being handled
         self._tasks = Tasks()
@@ -239,7 +243,7 @@ class GroupRuns:
         elif isinstance(effect, events.HeldRound):
             self._held(effect.peer, effect.held_s)
         elif isinstance(effect, events.AskAlive):
-            if effect.peer not in self._asked:
+            if not self._is_arriving(effect.peer) and effect.peer not in self._asked:
                 self._asked.add(effect.peer)
                 self._tasks.start_while_open(self._ask_alive, effect.peer)
         elif effect.gid in self._runs:
@@ -300,6 +304,16 @@ class GroupRuns:
 
         self._tasks.start_while_open(supervise)
 
+    def _is_arriving(self, peer: PeerId) -> bool:
+        """Whether more of a payload of this peer has come: it is there, and the core is told."""
+        gid, stream, seen = self._incoming.get(peer, (b"", None, 0))
+        if stream is None or (now_bytes := stream.state.arrived_bytes) == seen:
+            return False
+        self._incoming[peer] = (gid, stream, now_bytes)
+        self._patience.note_heard(peer)
+        self._driver.feed(events.Arriving(gid, peer))
+        return True
+
     async def _ask_alive(self, peer: PeerId) -> None:
         """Find out whether a member that is waited for is there; its worker may be slow."""
         began, limit_s = self._now(), self._patience.answer_s(peer)
@@ -352,6 +366,8 @@ class GroupRuns:
                 self._names,
                 self._partners,
                 self._tasks,
+                self.rate,
+                now=self._now,
                 opened=self._watch,
                 lost=self.lose,
             )
@@ -416,6 +432,7 @@ class GroupRuns:
                 run = self._runs[header.gid]
                 with trio.CancelScope() as scope:
                     run.scopes.add(scope)
+                    self._incoming[peer] = (header.gid, stream, 0)
                     try:
                         payload = await run.cargo.receive(stream, header)
                     except RemoteProtocolError:
@@ -427,6 +444,7 @@ class GroupRuns:
                         raise
                     finally:
                         run.scopes.discard(scope)
+                        self._incoming.pop(peer, None)
                 if scope.cancelled_caught:
                     raise Refused("the run is over")
                 self._arriving = payload
@@ -472,7 +490,7 @@ def _at_once(parts: Payload) -> Callable[[], Awaitable[Payload]]:
 
 async def _receive_header(stream: Stream) -> wire.Share | wire.Sum:
     """Return the first message of a stream. Raises SwarmNodeError."""
-    with trio.move_on_after(limits.GROUP_FLUSH_S):
+    with trio.move_on_after(limits.EXCHANGE_VIEW_S):  # payloads to others share a thin line
         try:
             data, _ = await stream.receive_message(max_bytes=0)
         except trio.EndOfChannel:
@@ -481,4 +499,4 @@ async def _receive_header(stream: Stream) -> wire.Share | wire.Sum:
         if not isinstance(message, wire.Share | wire.Sum):
             raise MalformedMessage(f"expected a payload, got {type(message).__name__}")
         return message
-    raise DeadlineExceeded("waiting for the header of a payload", limits.GROUP_FLUSH_S)
+    raise DeadlineExceeded("waiting for the header of a payload", limits.EXCHANGE_VIEW_S)

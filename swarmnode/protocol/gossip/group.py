@@ -111,6 +111,10 @@ class GroupCore:
                 else:
                     run.receive(peer, message, now)
                     run.go_on_without(self._silent, now)
+            case events.Arriving(gid, peer):
+                self._silent.discard(peer)
+                if gid in self._runs:
+                    self._runs[gid].times.note_bytes(peer, now)
             case events.PeerLost(peer, gid):
                 for run in self._runs.values():
                     if gid in (None, run.gid):
@@ -163,7 +167,8 @@ class GroupCore:
             if run.deadline <= now:
                 run.handle_deadline(now)
                 if run.begin.patience_s:
-                    self._effects += map(events.AskAlive, sorted(run.spare))
+                    asked = run.waits_for if run.begin.silence_s else run.spare
+                    self._effects += map(events.AskAlive, sorted(asked))
         self._collect(now)
 
     def statistics(self) -> GroupStatistics:
@@ -192,7 +197,7 @@ class GroupCore:
             and 0 < event.enlist_s <= limits.GROUP_ENLIST_S_MAX
             and 0 <= event.quorum_s <= limits.GROUP_ENLIST_S_MAX
             and 0 < event.transfer_s <= limits.GROUP_TRANSFER_S_MAX
-            and 0 <= event.patience_s <= event.transfer_s
+            and 0 <= event.silence_s <= event.patience_s <= event.transfer_s
         )
         if not is_sound:
             raise LocalProtocolError(f"a group mean out of its limits: {n_members=}, {event}")
