@@ -22,7 +22,7 @@ from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group import GroupCore
-from swarmnode.protocol.gossip.round_patience import RoundPatience
+from swarmnode.protocol.gossip.round_patience import RoundPatience, Waits
 from swarmnode.wire.exchange import group as wire
 from tests.kits.hostile.rounds import RoundStall, is_withheld
 
@@ -41,6 +41,8 @@ class _Member:
         self.patience = patience
         self.count = self.attempt = 0  # means behind it, and runs at the next one that failed
         self.running = b""
+        self.waits = Waits((), 0.0)  # of the run that was begun last
+        self.began_s = 0.0
         self.commits_s: list[float] = []
         self.is_due = False
         self.wake_at = math.inf
@@ -64,6 +66,7 @@ class World:
         self.rng = random.Random(seed)
         self.now = 0.0
         self.every_s = every_s
+        self.transfer_s = _TRANSFER_S
         self._slow_s, self._delay_s = slow_s, delay_s
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -132,19 +135,24 @@ class World:
     def _begin_run(self, member: _Member, gid: bytes, everyone: tuple[PeerId, ...]) -> None:
         if not member.core.may_begin(gid):
             return
-        member.running = gid
+        member.running, member.began_s = gid, self.now
+        usual_s = member.patience.limit_s(self.transfer_s, 2 * self._slow_s)
+        limits_s, needs_s = (usual_s, self.transfer_s), self.needs_s(len(everyone))
+        waits = member.patience.waits(everyone, member.peer, self.now, limits_s, needs_s)
+        member.waits = waits
         begin = events.Begin(
             gid,
-            member.patience.waited_for(everyone, member.peer, self.now),
+            waits.members,
             len(everyone),
             1.0,
             max(limits.GROUP_ENLIST_S_MIN, limits.GROUP_ENLIST_SHARE * self.every_s),
-            _TRANSFER_S,
+            self.transfer_s,
             electorate=everyone,
             quorum_s=limits.GROUP_ENLIST_S_MAX,
             lineage=member.count,
             attempt=member.attempt,
-            patience_s=member.patience.limit_s(_TRANSFER_S, 2 * self._slow_s),
+            patience_s=waits.stage_s,
+            silence_s=waits.silence_s,
         )
         self._feed(member, begin)
 
@@ -198,12 +206,22 @@ class World:
                 self._ask_alive(member, peer)
             case events.HeldRound(_, peer, held_s):
                 member.patience.note_held(peer, held_s, self.now)
-            case events.Commit(usual_s=usual_s):
+            case events.Commit(contributors=contributors, usual_s=usual_s):
+                self._note_over(member, contributors)
                 member.patience.note_commit(usual_s)
                 member.commits_s.append(self.now)
                 member.running, member.count, member.attempt = b"", member.count + 1, 0
             case events.Abort(gid) if gid == member.running:
+                self._note_over(member, ())
                 member.running, member.attempt = b"", member.attempt + 1
+
+    def _note_over(self, member: _Member, contributors: tuple[PeerId, ...]) -> None:
+        took_s = self.now - member.began_s
+        member.patience.note_over(member.waits, contributors, took_s, self.now)
+
+    def needs_s(self, n_members: int) -> dict[PeerId, float]:  # noqa: ARG002
+        """Return what members say that their lines need for a stage of a run of so many."""
+        return {}
 
     def _to_boundary_s(self, member: _Member) -> float:
         is_slow = self._slow_s and member.peer == self.honest[0]
