@@ -29,7 +29,8 @@ cannot have, end the run everywhere: no wrong mean is applied.
 
 Every phase ends by a deadline, and each of them takes at least one member away, so a run lasts at
 most enlist_s + GROUP_MEMBERS_MAX (GROUP_FLUSH_S + 3 transfer_s); where rounds are usual, deadlines
-follow what is (``round_patience.py``), and members that have held many are left out. There the
+follow what is (``round_patience.py``), and members that have held many are left out. Some runs wait
+for members on thin lines: there a share of which bytes come keeps its place, and no longer. The
 shell asks those that a run waits for whether they are there (AskAlive): a worker may be slow, but a
 node that does not answer has been stopped, and the others go on without it at once. Messages may be
 lost or come twice; they are repeated every GROUP_RESEND_S. Payloads are sent once: a stream that

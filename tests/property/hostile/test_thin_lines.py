@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from itertools import pairwise
 from typing import get_args
 
 import pytest
@@ -34,7 +35,7 @@ def test_members_that_are_all_as_thin_commit_one_mean_after_the_other() -> None:
 def test_one_thin_member_among_fast_ones_commits_again_and_again() -> None:
     world = watched("honest")
     commits_s = world.members[world.attacker].commits_s
-    gaps_s = [later - earlier for earlier, later in zip([WARM_S, *commits_s], commits_s)]
+    gaps_s = [later - earlier for earlier, later in pairwise([WARM_S, *commits_s])]
     assert len(commits_s) >= 3
     # A round for it takes 2 · 27 s, an eighth of the time.
     assert max(gaps_s) <= 1.25 * 2 * 27 / limits.ROUND_THIN_SHARE

@@ -219,7 +219,7 @@ class World:
         took_s = self.now - member.began_s
         member.patience.note_over(member.waits, contributors, took_s, self.now)
 
-    def needs_s(self, n_members: int) -> dict[PeerId, float]:  # noqa: ARG002
+    def needs_s(self, n_members: int) -> dict[PeerId, float]:
         """Return what members say that their lines need for a stage of a run of so many."""
         return {}
 

@@ -64,13 +64,19 @@ class ThinWorld(World):
         parcels.append(_Parcel(source, target, message, piece_bytes))
 
     def _tick(self, source: PeerId) -> None:
-        parcels = self._parcels[source]
-        share_bytes = self.thin[source] * _TICK_S / len(parcels)
+        parcels = [
+            parcel
+            for parcel in self._parcels[source]
+            if self.members[parcel.target].running == parcel.message.gid  # else it is refused
+        ]
+        under_way = {parcel.target: parcel for parcel in reversed(parcels)}  # one to each at a time
+        share_bytes = self.thin[source] * _TICK_S / max(1, len(under_way))
         self._parcels[source] = left = []
         for parcel in parcels:
+            if under_way[parcel.target] is not parcel:
+                left.append(parcel)
+                continue
             target, gid = self.members[parcel.target], parcel.message.gid
-            if target.running != gid:
-                continue  # it is over there, and refused
             manner = self._manner_of(parcel)
             if manner == "honest":
                 parcel.left_bytes -= share_bytes
@@ -91,4 +97,3 @@ class ThinWorld(World):
         if self._manner == "trickles to one":
             return "trickles" if parcel.target == self.honest[0] else "honest"
         return self._manner
-
