@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = get_logger("swarmnode.daemon.collective")
 # Of a new measure of the line in the next: about four rounds tell.
 _RATE_GAIN = 0.25
-_SENT_BYTES = 128 * limits.KIB  # a second of a home's uplink
+_SENT_BYTES = 16 * limits.KIB  # an eighth of a second of a home's uplink
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,9 @@ class PostNames:
 class SendRate:
     """How fast payloads go out to all peers together, while any is on its way; for all posts.
 
-    Measured up to when half of the bytes were out at the latest that a payload had arrived: one
-    peer that reads slowly says nothing of our line, and a thin line is slow to all of them alike.
+    Measured to the end of the first payload after which half of all bytes were out: one peer that
+    reads slowly says nothing of our line, and a thin line is slow to all of them alike. When a peer
+    has read what is out is its own business: it does so once its worker has lent its view.
 
     Attributes:
         bytes_per_s: smoothed; 0: nothing was sent yet.
@@ -90,7 +91,7 @@ class SendRate:
         self._n_bytes += n_bytes
 
     def end(self, now: float, *, is_whole: bool) -> None:
-        """The peer has it, or it broke off."""
+        """All of it is out, or it broke off."""
         self._under_way -= 1
         self._are_whole &= is_whole
         self._marks.append((now, self._n_bytes))
@@ -233,11 +234,11 @@ class Post:
                 is_whole = False
                 try:
                     await self._send_all(stream, parts)
-                    taken = f"{self._peer.short} to take a payload"
-                    await _read_to_the_end(stream, taken, parcel.limit_s)
                     is_whole = True
                 finally:
                     self._rate.end(self._now(), is_whole=is_whole)
+                taken = f"{self._peer.short} to take a payload"
+                await _read_to_the_end(stream, taken, parcel.limit_s)
             return
         raise DeadlineExceeded(f"sending a payload to {self._peer.short}", parcel.limit_s)
 
