@@ -165,9 +165,7 @@ class GroupRuns:
         self._posts: dict[PeerId, Post] = {}
         self.rate = SendRate()
         self._reading: dict[PeerId, trio.Lock] = {}
-        self._incoming: dict[
-            PeerId, tuple[bytes, Stream, int]
-        ] = {}  # and bytes as of the last look
+        self._incoming: dict[PeerId, tuple[bytes, Stream, int]] = {}  # and the bytes seen
         self._watched: set[Session] = set()
         self._arriving: Payload = ()  # the payload of the event that is being handled
         self._tasks = Tasks()
