@@ -256,8 +256,9 @@ ROUND_FIRST_S = 3.0
 # seven of eight means that they would make without, and one more lost to jitter is still four of
 # five. A thin member of four million parameters at 1 Mbit/s is in one mean of six minutes.
 ROUND_THIN_SHARE = 1 / 8
-# ... and each stage no longer than this: a byte for each of 15 million parameters at 1 Mbit/s.
-ROUND_THIN_STAGE_S_MAX = 180.0
+# ... and each stage no longer than this: a byte for each of seven million parameters at 1 Mbit/s.
+# Three stages are what one that lies about its line can hold at once.
+ROUND_THIN_STAGE_S_MAX = 90.0
 # So many times what a line was measured to need: others in the house use it too.
 ROUND_THIN_SLACK = 1.5
 # One for which a round waited in vain is not waited for again before: a laptop's pause is over.
