@@ -200,7 +200,12 @@ class RoundPatience:
             needs_s: what the line of each member was measured to need for a stage, as it says.
         """
         good, (usual_s, most_s) = self.waited_for(members, self_id, now), limits_s
-        thin = frozenset(peer for peer in good if needs_s.get(peer, 0.0) > usual_s)
+        # What one has held before it was known that its line is thin is no reason.
+        thin = frozenset(
+            peer
+            for peer in members
+            if needs_s.get(peer, 0.0) > usual_s and not self.conduct.is_silent(peer, now)
+        )
         if not thin:
             return Waits(good, usual_s)
         most_s = min(most_s, max(usual_s, limits.ROUND_THIN_STAGE_S_MAX))
@@ -214,7 +219,7 @@ class RoundPatience:
             )
             if not thin or now < self._thin_again_at:
                 return Waits(rest, usual_s)
-            good = tuple(peer for peer in good if peer in thin or peer in rest)
+            good = tuple(peer for peer in members if peer in thin or peer in rest)
         wanted_s = limits.ROUND_THIN_SLACK * max(needs_s[peer] for peer in thin)
         stage_s = max(usual_s, min(wanted_s, most_s))
         return Waits(good, stage_s, max(usual_s, _SILENCE_SHARE * stage_s), thin)
