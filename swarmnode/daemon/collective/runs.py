@@ -163,12 +163,11 @@ class GroupRuns:
         )
         self._runs: dict[bytes, _Running] = {}
         self._posts: dict[PeerId, Post] = {}
-        self.rate = SendRate()
         self._reading: dict[PeerId, trio.Lock] = {}
         self._incoming: dict[PeerId, tuple[bytes, Stream, int]] = {}  # and the bytes seen
         self._watched: set[Session] = set()
         self._arriving: Payload = ()  # the payload of the event that is being handled
-        self._tasks = Tasks()
+        self._tasks, self.rate = Tasks(), SendRate()
         self._sent_bytes = self.received_bytes = 0
         words, payloads = f"{name}/2", f"{name}-payload/2"
         services = communicator.services
@@ -304,13 +303,14 @@ class GroupRuns:
 
     def _is_arriving(self, peer: PeerId) -> bool:
         """Whether more of a payload of this peer has come: it is there, and the core is told."""
-        gid, stream, seen = self._incoming.get(peer, (b"", None, 0))
-        if stream is None or (now_bytes := stream.state.arrived_bytes) == seen:
-            return False
-        self._incoming[peer] = (gid, stream, now_bytes)
-        self._patience.note_heard(peer)
-        self._driver.feed(events.Arriving(gid, peer))
-        return True
+        if peer in self._incoming:
+            gid, stream, seen = self._incoming[peer]
+            self._incoming[peer] = gid, stream, stream.state.arrived_bytes
+            if stream.state.arrived_bytes > seen:
+                self._patience.note_heard(peer)
+                self._driver.feed(events.Arriving(gid, peer))
+                return True
+        return False
 
     async def _ask_alive(self, peer: PeerId) -> None:
         """Find out whether a member that is waited for is there; its worker may be slow."""

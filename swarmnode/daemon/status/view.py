@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import trio
@@ -270,9 +270,7 @@ class NodeView:
             line_received_bytes=node.volunteer.traffic.down.by_purpose(),
             connectivity=connectivity,
             bootstraps=self.bootstraps(),
-            exchange_s_mean=self._exchange_s_mean(),
-            line_bytes_per_s=self._line_bytes_per_s(),
-            follows_line=self._follows_line(),
+            **self._line_figures(),
         )
 
     def note_met(self, peers: Collection[PeerId], now: float, unix_s: float) -> None:
@@ -292,11 +290,16 @@ class NodeView:
                 return float(f"{handlers.groups.runs.rate.bytes_per_s:.2g}") or None
         return None
 
-    def _follows_line(self) -> str:
+    def _line_figures(self) -> dict[str, Any]:
+        """Return the fields of the status that say how exchanges follow the line."""
+        found = {
+            "exchange_s_mean": self._exchange_s_mean(),
+            "line_bytes_per_s": self._line_bytes_per_s(),
+        }
         match self.work:
             case Training(handlers=handlers):
-                return handlers.groups.follows_line
-        return ""
+                return {**found, "follows_line": handlers.groups.follows_line}
+        return found
 
     def connectivity(self, now: float) -> Connectivity:
         """Return how this node is connected; ``now`` is monotonic."""

@@ -181,7 +181,7 @@ class Run:
     def _lose_patience(self, now: float) -> None:
         silent = self.waits_for
         if now < self._since + self.begin.stage_s and self._lacks_shares:
-            silent = self.times.quiet(silent, now - self.begin.silence_s)
+            silent = self.times.quiet(silent, self.begin.silence_s, now)
         if self.phase is Phase.ENLIST and len(self._roll.came) < 2:
             self.give_up("no other member came")
         elif silent:

@@ -53,8 +53,8 @@ _STAGES = 3
 _DEBT_S_MAX = 1.0
 _LEFT_OUT_SHARE_MAX = 1 / 4
 # On a thin line something comes of each payload in this part of the time that all of it may take,
-# however many share the line: as many turns of a few KiB.
-_SILENCE_SHARE = 1 / 4
+# however many share the line and take their turns of some KiB.
+_SILENCE_SHARE = 1 / 2
 # A timer that is later than this, in parts of what it was set to, is late for reasons of our own.
 _OWN_PAUSE = 1.25
 
@@ -81,9 +81,9 @@ class StageTimes:
         """Return since when no byte of one of these has come, of the one that is quiet longest."""
         return min((self._quiet_since(peer) for peer in peers), default=self.since)
 
-    def quiet(self, peers: Iterable[PeerId], since: float) -> set[PeerId]:
-        """Return those of which nothing has come since."""
-        return {peer for peer in peers if self._quiet_since(peer) <= since}
+    def quiet(self, peers: Iterable[PeerId], silence_s: float, now: float) -> set[PeerId]:
+        """Return those of which nothing has come for so long."""
+        return {peer for peer in peers if self._quiet_since(peer) + silence_s <= now}
 
     def _quiet_since(self, peer: PeerId) -> float:
         return max(self.since, self._bytes_at.get(peer, self.since))
@@ -230,7 +230,7 @@ class RoundPatience:
         """A round is over that waited for members on thin lines; none: it came to nothing.
 
         What it took the others have as many times as long without such a round, so that it is
-        ROUND_THIN_SHARE of the time whoever sends how slowly. One that was not among them in the
+        ROUND_THIN_SHARE of the time, however slowly members send. One that was not among them in the
         end, though the round was long, is not waited for for a while.
         """
         if waits.thin:

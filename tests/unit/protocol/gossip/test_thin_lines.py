@@ -31,7 +31,7 @@ def test_a_round_that_waited_is_followed_by_seven_times_as_long_without() -> Non
     patience = RoundPatience()
     first = waits(patience, 0.0)
     assert (first.members, first.stage_s, first.thin) == (PEERS, STAGE_S, frozenset({THIN}))
-    assert first.silence_s == STAGE_S / 4
+    assert first.silence_s == STAGE_S / 2
     patience.note_over(first, PEERS, 50.0, 50.0)
     assert waits(patience, 51.0) == Waits(WITHOUT, USUAL_S)
     assert waits(patience, 399.0) == Waits(WITHOUT, USUAL_S)
