@@ -229,9 +229,9 @@ class RoundPatience:
     ) -> None:
         """A round is over that waited for members on thin lines; none: it came to nothing.
 
-        What it took the others have as many times as long without such a round, so that it is
-        ROUND_THIN_SHARE of the time, however slowly members send. One that was not among them in the
-        end, though the round was long, is not waited for for a while.
+        What it took is followed by as many times as long without such a round, so that it is
+        ROUND_THIN_SHARE of the time, however slowly members send. One that was not among them in
+        the end, though the round was long, is not waited for again for a while.
         """
         if waits.thin:
             self._thin_again_at = now + took_s * (1 / limits.ROUND_THIN_SHARE - 1)
