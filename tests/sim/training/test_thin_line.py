@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import msgspec
 import numpy as np
-import pytest
 import trio
 
-from swarmnode.cli.node.control import line_words
-from swarmnode.strategies.streaming import Streaming
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import sim_swarm
 from tests.sim.checks import until
-from tests.sim.strategy_worker import StrategyWorker
 
 NUMEL = 4_000_000
 SECONDS = 91.0
@@ -34,29 +27,3 @@ async def test_four_million_parameters_are_exchanged_over_1_mbit_per_s(
             status = node.status
             assert status.exchanges_committed >= 1
             assert status.line_sent_bytes["exchange"] > 4_000_000
-
-
-async def test_one_member_on_a_thin_line_is_in_a_mean_of_fast_ones_and_all_say_so(
-    tmp_path, autojump_clock
-) -> None:
-    """A tenth of the parameters over a fifth of the line: a round for it takes 25 s."""
-    make = StrategyWorker(
-        np.zeros(0), lambda x: Streaming({"every": 10, "fragments": 1}, x), step_s=1.0
-    )
-    async with sim_swarm(tmp_path, 3, numel=400_000, worker=make) as swarm:
-        fast = swarm.nodes[:]
-        await until(lambda: all(node.status.exchanges_committed for node in fast), 60)
-        like = replace(make, initial=np.zeros(400_000))
-        thin = swarm.add(like, settings={"upload": "200 kbit/s"})
-        await swarm.start(thin.index)
-        said: set[str] = set()
-
-        def is_in_a_mean() -> bool:
-            said.update(line_words(msgspec.to_builtins(node.status)) for node in swarm.nodes)
-            return thin.status.exchanges_committed > 0
-
-        await until(is_in_a_mean, 180, poll_s=1.0)
-        assert thin.status.line_bytes_per_s == pytest.approx(25_000, rel=0.35)
-        words = " ".join(said)
-        assert "the line of this node needs" in words
-        assert "for 1 member on a thin line" in words
