@@ -254,7 +254,7 @@ GROUP_FLUSH_S = 5.0
 ROUND_FIRST_S = 3.0
 # Rounds that wait for members on thin lines take so much of the time at the most: the others make
 # seven of eight means that they would make without, and one more lost to jitter is still four of
-# five. A thin member of four million parameters at 1 Mbit/s is in one mean of six minutes.
+# five. A thin member of four million parameters at 1 Mbit/s has its turn each seven minutes.
 ROUND_THIN_SHARE = 1 / 8
 # ... and each stage no longer than this: a byte for each of seven million parameters at 1 Mbit/s.
 # Three stages are what one that lies about its line can hold at once.
