@@ -178,11 +178,11 @@ async def test_on_a_thin_line_all_have_their_part_of_each_second(autojump_clock)
     ):
         for session in (one, two, three):
             nursery.start_soon(pour, session, 16 * limits.KIB)
-        for _ in range(10):
+        for _ in range(8):
             before = [sink.received_bytes for sink in sinks]
-            await trio.sleep(4)
+            await trio.sleep(6)
             passed = zip(sinks, before, strict=True)
-            assert min(sink.received_bytes - n_bytes for sink, n_bytes in passed) > 0.8 * rate
+            assert min(sink.received_bytes - n_bytes for sink, n_bytes in passed) > 1.7 * rate
         nursery.cancel_scope.cancel()
 
 
