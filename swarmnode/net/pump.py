@@ -119,7 +119,7 @@ class Pump:
         except TransportError as error:
             self._on_lost(channel, error)
             return
-        if not is_sent or core.has_outgoing or look_again_at < math.inf:
+        if look_again_at < math.inf or not is_sent or core.has_outgoing:
             self._send_wanted.unpark()  # what is held goes out in time, and not with the next ping
         self._on_effects()
 
