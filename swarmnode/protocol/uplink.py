@@ -6,9 +6,9 @@ share of what is free, exchanges most of it: on a thin line a copy of the model 
 half, and no exchange would end in time.
 
 Those that wait for the same purpose have their turns in the order in which they came: sessions, and
-streams that are to be opened. All of them wait until the same moment, and whoever looks first then
-might be the same one each time. A share of a round that has no turn while another goes out whole
-would be taken for one that comes no more.
+streams that are to be opened. All of them wait until the same moment, and the first that looks then
+might be the same session each time. A share of a round that has no turn while another goes out
+whole would be taken for one that comes no more.
 
 Beside the owner's rate, an uplink has one of its own (:class:`Yielding`): tensors go out as fast as
 the others on this line do not notice it, by how long their packets would have to wait.

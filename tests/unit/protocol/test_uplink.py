@@ -188,7 +188,7 @@ def test_exchanges_pass_before_relaying_before_snapshots(is_owner_s_limit: bool)
     assert line.for_purpose[Purpose.SNAPSHOTS] - before > 0.45 * total
 
 
-def test_those_that_wait_have_their_turns_in_order_whoever_looks_first() -> None:
+def test_those_that_wait_have_their_turns_in_order_of_asking() -> None:
     line = Line()
     line.limit(MBIT)
     sent = dict.fromkeys(("first", "second", "third"), 0)
