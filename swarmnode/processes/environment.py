@@ -142,8 +142,7 @@ class SwarmEnvironment:
             return ""
         check_reference(reference)
         if reference.kind == "hub":
-            named = ("--data-set", f"--revision={reference.revision}", "--", reference.source)
-            return str(run_offline("fetch_model", *named)["folder"])
+            return _fetch_from_hub(reference)
         if not self.data:
             path = self._file(reference)
             make_private_dir(path.parent)
@@ -215,6 +214,22 @@ def fetch(reference: DataReference, path: Path) -> None:
                 " tell the creator"
             )
         incoming.commit()
+
+
+def _fetch_from_hub(reference: DataReference) -> str:
+    """Return the folder of a data set that is the one of the manifest."""
+    named = ("--data-set", f"--revision={reference.revision}", "--", reference.source)
+    found = run_offline("fetch_model", *named)
+    # A commit names files, but neither the library nor a mirror of the hub proves that it has them.
+    # Manifests of before had no hash.
+    if reference.sha256 and found["sha256"] != reference.sha256.hex():
+        raise Refused(
+            f"data set {reference.source} at {reference.revision} is not the data that the swarm's"
+            f" creator signed: expected {reference.size_bytes} bytes with SHA-256"
+            f" {reference.sha256.hex()}, got {found['size_bytes']} with {found['sha256']}; remove"
+            f" {found['folder']} with what its links lead to and try again, else tell the creator"
+        )
+    return str(found["folder"])
 
 
 def describe_url(address: str, path: Path) -> DataReference:

@@ -19,8 +19,10 @@ from collections.abc import Iterable
 from swarmnode import limits
 from swarmnode.errors import ConfigError
 
-# Of the last measure of a local step in the next: about ten steps tell.
-_PACING_STEP_KEEP = 0.9
+# So many local steps tell how long one takes. Where workers share cores ten steps vary twofold; the
+# fastest of the moment, as it was when it said so, would shorten the rounds of all others to a
+# third, and each round costs its bytes.
+_STEPS_MEASURED = 64
 # A call is heard when a local step ends: one step of the slowest, which may take a quarter longer.
 _CALL_STEPS = 1.25
 
@@ -34,11 +36,12 @@ class Pacer:
             raise ConfigError(f"expected 1 <= fewest <= most steps, got {fewest} and {most}")
         self.most, self._fewest = most, fewest
         self.step_s = 0.0  # a smoothed measure; 0: no step yet
+        self._n_measured = 0
 
     def note_step(self, seconds: float) -> None:
         """Take note of a local step."""
-        keep = _PACING_STEP_KEEP if self.step_s else 0.0
-        self.step_s = keep * self.step_s + (1 - keep) * seconds
+        self._n_measured = min(self._n_measured + 1, _STEPS_MEASURED)
+        self.step_s += (seconds - self.step_s) / self._n_measured
 
     def round_s(self, peers_step_s: Iterable[float]) -> float:
         """Return how long a round is to last; ``peers_step_s`` as they say, 0: unknown."""

@@ -17,9 +17,10 @@ momentum 0.9 it costs a little, while waiting a whole round for Δ̄ is far wors
 (tests/algorithms/test_diloco.py).
 
 Deviations. The paper's barrier is a round that closes over the members that came; training goes on
-meanwhile, and θ ← φ is added as φ − θ_sent. A node that a round closes without has another φ than
-the others, and catches up: slow weights have a lineage (strategies/lineage.py). An outer step that
-is due while one is on its way is taken after it, never beside it.
+meanwhile, and θ ← φ is added as φ − (φ_before − Δ̂): what the codec left out of Δ stays in θ, and
+is in the next Δ. A node that a round closes without has another φ than the others, and catches up:
+slow weights have a lineage (strategies/lineage.py). An outer step that is due while one is on its
+way is taken after it, never beside it.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class DiLoCo(InLineage, Strategy):
         self.rounds = Rounds(self.config.every)
         self.begin_lineage(self.config.lr)
         self._n_members = 1
-        self._sent: torch.Tensor | None = None  # θ as of the view, or Δ where eager
+        self._sent: torch.Tensor | None = None  # eager: Δ of the round that began
         self._others: torch.Tensor | None = None  # eager: Δ̄(t−1) − Δ_own(t−1)/M, on the CPU
         self._has_stepped = False
         self.reads_in_passing = not self.config.eager  # whose outer steps come after local ones
@@ -127,9 +128,8 @@ class DiLoCo(InLineage, Strategy):
             assert self._sent is not None, "a round begins with the Δ that it sends"
             yield from copying(self._sent, out)
         else:
-            self._sent = sent = torch.empty_like(self.x)
             for at in pieces_of(self.x):
-                out[at].copy_(self.phi[at] - sent[at].copy_(self.x[at]))
+                out[at].copy_(self.phi[at] - self.x[at])
                 yield at.stop
             self.contributions.begin(intent.fragment)
 
@@ -140,22 +140,22 @@ class DiLoCo(InLineage, Strategy):
             if (yield from self.taking_over(exchange)):
                 self._others = None
             return
-        sent, self._sent = self._sent, None
+        self._sent = None
         if self.is_ours(exchange):  # else it is a mean of slow weights that it left
             if self.config.eager:
                 own = exchange.sent["delta"]
                 others = exchange.mean["delta"].sub_(own, alpha=1 / len(exchange.present))
                 self._others = others.clone()
             else:
-                yield from self._stepping(exchange.mean["delta"], sent)
+                yield from self._stepping(exchange.mean["delta"], exchange.sent["delta"])
             self.extend(exchange)
         self.note_ended(exchange)
 
-    def _stepping(self, delta: torch.Tensor, x_sent: torch.Tensor | None) -> Iterator[None]:
+    def _stepping(self, delta: torch.Tensor, sent: torch.Tensor) -> Iterator[None]:
         for at in pieces_of(self.x):
+            begun = self.phi[at] - sent[at].to(self.x.device)  # what the codec left out stays in x
             self._step(delta[at].to(self.x.device), at)
-            x = self.x[at]
-            x.add_(self.phi[at] - (x if x_sent is None else x_sent[at]))
+            self.x[at].add_(self.phi[at] - begun)
             yield
 
     def _begin_eagerly(self) -> None:

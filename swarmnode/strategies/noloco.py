@@ -13,12 +13,12 @@ Two vectors go each way. The γ term is all that holds the swarm together: witho
 is that of nodes that never meet. With μ = ½, β = γ = 0.7 the slow weights of a drift-free random
 walk vary by 1.3125 lr² H σ² (tests/algorithms/test_noloco.py).
 
-Deviations. Paper and code block while they exchange; here training goes on, and θ ← φ is added as
-φ − θ_sent, so that steps taken meanwhile survive. A node without a partner keeps training, θ and φ
-as they are, and Δ grows, its weight with it: of all that can be done without a partner that is
-best, and repeating the momentum alone explodes. In the paper w is ½. **The stable region** on pairs
-is 0 < γ < 2 (1 − μ²) (outer.py); the paper's bound grows with μ instead, and admits settings that
-diverge.
+Deviations. Paper and code block while they exchange; here training goes on, and θ ← φ is added as φ
+− (φ_before − Δ̂), so that steps taken meanwhile survive, and what the codec left out of Δ. A node
+without a partner keeps training, θ and φ as they are, and Δ grows, its weight with it: of all that
+can be done without a partner that is best, and repeating the momentum alone explodes. In the paper
+w is ½. **The stable region** on pairs is 0 < γ < 2 (1 − μ²) (outer.py); the paper's bound grows
+with μ instead, and admits settings that diverge.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ class NoLoCo(WeighsRounds, InRounds, InPieces, Strategy):
         self.m = torch.zeros_like(x)
         self.rounds = Rounds(self.config.every)
         self.contributions = Contributions()
-        self._x_sent: torch.Tensor | None = None
 
     @classmethod
     def check(cls, config: Any, facts: TaskFacts) -> None:
@@ -114,34 +113,33 @@ class NoLoCo(WeighsRounds, InRounds, InPieces, Strategy):
         if name == "phi":
             yield from copying(self.phi, out)
             return
-        self._x_sent = sent = torch.empty_like(self.x)
         for at in pieces_of(self.x):
-            out[at].copy_(self.phi[at] - sent[at].copy_(self.x[at]))
+            out[at].copy_(self.phi[at] - self.x[at])
             yield at.stop
         self.contributions.begin(_ALL)
 
     def applying(self, exchange: Exchange) -> Iterator[None]:
-        x_sent, self._x_sent = self._x_sent, None
+        delta = exchange.sent["delta"]
         if self.config.merge == "variance-corrected":  # by whole tensors, at once
             g = pull(exchange, self.config.beta, self.config.gamma, self.ctx.layout)
-            self._step(slice(0, self.x.numel()), g, x_sent)
+            self._step(slice(0, self.x.numel()), g, delta)
         else:
             for at in pieces_of(self.x):
                 g = pull(exchange.part(at), self.config.beta, self.config.gamma)
-                self._step(at, g, x_sent)
+                self._step(at, g, delta[at])
                 yield
         self.contributions.merged(_ALL)
 
-    def _step(self, at: slice, g: torch.Tensor, x_sent: torch.Tensor | None) -> None:
-        """Take the outer step of a piece."""
+    def _step(self, at: slice, g: torch.Tensor, delta: torch.Tensor) -> None:
+        """Take the outer step of a piece, of which ``delta`` was sent."""
         g = g.to(self.x.device)
         x, phi, m = self.x[at], self.phi[at], self.m[at]
+        begun = phi - delta.to(x.device)  # what the codec left out stays in the fast weights
         phi.add_(momentum_step(m, g, self.config.momentum, nesterov=False))
-        x.add_(phi - (x if x_sent is None else x_sent[at]))
+        x.add_(phi - begun)
 
     def on_abort(self, intent: Intent, why: str) -> None:
         super().on_abort(intent, why)
-        self._x_sent = None
         self.contributions.note_missed(1)
 
     def metrics(self) -> dict[str, float]:

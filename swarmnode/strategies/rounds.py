@@ -259,7 +259,8 @@ class Flights:
     """The fragments that are under way, and the fast weights of each as they were when it was due.
 
     That is ``overlap`` local steps after it was sent; until then they go on changing. Of a large
-    fragment they are looked at over several steps, so that none waits long for it.
+    fragment they are looked at over several steps, so that none waits long for it. Without an
+    overlap nothing is kept: what was sent says it.
     """
 
     def __init__(self, overlap: int) -> None:
@@ -270,23 +271,16 @@ class Flights:
     def note_step(self, step: int, x: torch.Tensor) -> None:
         """Local step ``step`` has been taken, and came to ``x``."""
         self._step = step
-        for flight in self._flights.values() if self._overlap else ():
+        for flight in self._flights.values():
             if step >= flight.step + self._overlap and flight.numel < flight.fragment.numel:
                 if not flight.x.numel():
                     flight.x = x.new_empty(flight.fragment.numel)
                 flight.look(x)
 
-    def begin(self, number: int, fragment: Fragment, x: torch.Tensor) -> torch.Tensor | None:
-        """A fragment is sent; return room for its fast weights as they are when sent, or None.
-
-        With an overlap they are looked at when they are due.
-        """
+    def begin(self, number: int, fragment: Fragment, x: torch.Tensor) -> None:
+        """A fragment of ``x`` is sent."""
         if self._overlap:
             self._flights[number] = _Flight(self._step, fragment, x[:0])
-            return None
-        sent = x.new_empty(fragment.numel)
-        self._flights[number] = _Flight(self._step, fragment, sent, fragment.numel)
-        return sent
 
     def end(self, number: int) -> torch.Tensor:
         """Forget a fragment; return its fast weights, of as many elements as were due already."""

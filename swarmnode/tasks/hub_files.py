@@ -21,6 +21,7 @@ _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FETCHED = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.txt", "README.md")
 _FETCHED_DATA = ("*.txt", "*.jsonl", "*.parquet", "*.csv")
 _JSON_BYTES_MAX = 16 * 1024 * 1024  # an index names each tensor of a large mixture of experts
+_UNAUTHORIZED = 401
 NEEDS = "needs {} of the extra hub: pip install '.[hub]' in the clone of swarmnode"
 
 
@@ -190,10 +191,11 @@ def pinned(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     return config | hashes
 
 
-def fetch(name: str, revision: str, *, is_data: bool = False) -> dict[str, str]:
+def fetch(name: str, revision: str, *, is_data: bool = False) -> dict[str, Any]:
     """Have a model of the hub in its cache on this machine; return where, and its revision.
 
-    ``is_data``: a data set, whose files are text, lines of JSON or parquet.
+    ``is_data``: a data set, whose files are text, lines of JSON or parquet; then ``sha256`` and
+    ``size_bytes`` of them all are in the answer, too.
 
     Raises:
         ConfigError: it cannot be had.
@@ -201,17 +203,61 @@ def fetch(name: str, revision: str, *, is_data: bool = False) -> dict[str, str]:
     said = f"data set {name}" if is_data else f"--model {name}"
     try:
         import huggingface_hub
+        from huggingface_hub import constants, errors
     except ImportError as error:
         raise ConfigError(f"{said} {NEEDS.format('huggingface_hub')}") from error
+    cache = Path(constants.HF_HUB_CACHE)
+    # The library's errors are those of the one that it speaks HTTP with, which changes.
+    of_http = errors.HfHubHTTPError.__bases__
     try:
         folder = huggingface_hub.snapshot_download(
             name,
             repo_type="dataset" if is_data else None,
             revision=revision or None,
             allow_patterns=list(_FETCHED_DATA if is_data else _FETCHED),
+            # All that is in the folder is trained on: none of it may be what another program
+            # fetched from the same repository, such as its README.
+            cache_dir=cache / "swarmnode" if is_data else cache,
         )
     # Whatever the hub or the network is like, it is one line for the caller.
-    except (OSError, ValueError, RuntimeError) as error:
-        why = " ".join(str(error).split())[:200]
+    except (OSError, ValueError, RuntimeError, *of_http) as error:
+        why = _why_not(constants.ENDPOINT, errors, revision, error)
         raise ConfigError(f"{said}: it cannot be fetched: {why}") from error
-    return {"folder": folder, "revision": Path(folder).name}
+    found = {"folder": folder, "revision": Path(folder).name}
+    return found | _proof(said, Path(folder)) if is_data else found
+
+
+def _why_not(where: str, known: Any, revision: str, error: Exception) -> str:
+    """Say why the hub gave nothing, for people; ``known``: the errors of the library."""
+    line = " ".join(str(error).split())[:200] or type(error).__name__
+    # The library knows a repository that is not there by the address of the hub, not of a mirror.
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    match error:
+        case known.GatedRepoError():
+            return f"{where} gives it to those alone who have asked there, and show it by HF_TOKEN"
+        case known.RevisionNotFoundError():
+            return f"{where} has it, but no revision {revision}: name a branch, a tag or a commit"
+        case known.LocalEntryNotFoundError():
+            return f"{where} cannot be reached, and it is not whole in the cache here: {line}"
+    if isinstance(error, known.RepositoryNotFoundError) or status == _UNAUTHORIZED:
+        return (
+            f"{where} has none of that name, or it is private: check the name, or put a token that"
+            " may read it into HF_TOKEN"
+        )
+    return line
+
+
+def _proof(said: str, folder: Path) -> dict[str, Any]:
+    """Return the hash of all files of a data set, by their names, and their size."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    if not paths:
+        raise ConfigError(
+            f"{said}: expected files of it that are {', '.join(_FETCHED_DATA)}, it has none"
+        )
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            of_file = hashlib.file_digest(file, "sha256").digest()
+        digest.update(f"{path.relative_to(folder).as_posix()}\0".encode() + of_file)
+    size_bytes = sum(path.stat().st_size for path in paths)
+    return {"sha256": digest.hexdigest(), "size_bytes": size_bytes}

@@ -30,7 +30,8 @@ class DataReference(msgspec.Struct, frozen=True):
     """What is trained on.
 
     ``url``: one file of ``size_bytes`` with that hash; ``hub``: a data set of Hugging Face's hub at
-    a revision, which is a commit; ``yours``: each member brings its own, and ``source`` is empty.
+    a revision, which is a commit, and the hash is over the path and the hash of each of its files,
+    in their order; ``yours``: each member brings its own, and ``source`` is empty.
     """
 
     kind: Literal["url", "hub", "yours"]

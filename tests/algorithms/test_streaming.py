@@ -1,6 +1,7 @@
 """Streaming gossip: the papers it joins are special cases, and the whole recipe learns digits."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -119,7 +120,8 @@ def test_all_of_the_local_share_is_no_exchange():
 
 
 def begin(node, layout):
-    node.fragments = cut(layout, node.config.fragments)
+    if isinstance(node, Streaming):
+        node.fragments = cut(layout, node.config.fragments)
     return node
 
 
@@ -137,7 +139,7 @@ def view_all(nodes, intent):
     return intent, views
 
 
-def meet(nodes, viewed, step_of):
+def meet(nodes, viewed, step_of=lambda: 0):
     intent, views = viewed
     mean = {name: torch.stack([v[name] for v in views]).mean(0) for name in views[0]}
     for node, sent in zip(nodes, views, strict=True):
@@ -156,7 +158,11 @@ def meet(nodes, viewed, step_of):
 
 
 def exchange_pair(nodes, intent):
-    intent, views = view_all(nodes, intent)
+    meet_as_pair(nodes, view_all(nodes, intent))
+
+
+def meet_as_pair(nodes, viewed):
+    intent, views = viewed
     meta = Meta(0, 0, 0.0)
     for node, sent, got in zip(nodes, views, views[::-1], strict=True):
         copied = {name: tensor.clone() for name, tensor in got.items()}
@@ -189,6 +195,33 @@ def test_what_comes_late_counts_as_if_it_had_come_in_time():
             node.apply(Exchange(intent, meta, sent, {b"p" * 32: Received(copied, meta)}, 2 + late))
         ends.append([float(node.x[0]) for node in pair])
     assert ends[1] == pytest.approx([end + 6 * 0.01 for end in ends[0]], abs=1e-5)
+
+
+@pytest.mark.parametrize("codec", ["T3B320", "Q2B64", "E3M0"])
+@pytest.mark.parametrize(
+    ("make", "meets"),
+    [
+        (partial(Streaming, {**PLAIN, "every": 10, "meet": "group", "nesterov": False}), meet),
+        (partial(DiLoCo, {"every": 10, "lr": 1.0, "momentum": 0.0}), meet),
+        (partial(NoLoCo, {"every": 10, "beta": 1.0, "momentum": 0.0}), meet_as_pair),
+    ],
+    ids=["streaming", "diloco", "noloco"],
+)
+def test_what_a_codec_leaves_out_is_late_and_not_lost(make, meets, codec):
+    """The mean of the models is what it was, however coarse what they sent of themselves is."""
+    numel = 640
+    layout = Layout.of([("w", (numel,), "float32")])
+    generator = torch.Generator().manual_seed(7)
+    nodes = [begin(make(torch.zeros(numel)), layout) for _ in range(2)]
+    learnt = torch.randn(2, numel, generator=generator)
+    for node, x in zip(nodes, learnt, strict=True):
+        node.x.copy_(x)
+    (intent, _) = (after(node, 10)[-1] for node in nodes)
+    _, views = view_all(nodes, intent)
+    coarse = [{**v, "delta": through(codec, v["delta"])[0]} for v in views]
+    meets(nodes, (intent, coarse))
+    assert (nodes[0].phi - learnt.mean(0)).abs().max() > 0.1  # as coarse as it is
+    torch.testing.assert_close(nodes[0].x + nodes[1].x, learnt.sum(0), atol=1e-5, rtol=1e-5)
 
 
 def test_the_pull_of_two_partners_is_exactly_antisymmetric_after_the_codecs():

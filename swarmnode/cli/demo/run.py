@@ -15,7 +15,7 @@ from swarmnode.processes.node_process import NodeProcess, free_addresses
 from swarmnode.protocol.swarm import parse_link
 
 SWARM_NAME = "demo"
-_EVERY = 16  # steps; loopback has bandwidth to spare, and a minute is short for rounds of 32
+_EVERY = 6  # steps; loopback has bandwidth to spare, and a minute is short for rounds of 13
 _POLL_S = 0.5
 _JOIN_AT = 0.3  # of the training time
 _KILL_AT = 0.5

@@ -131,10 +131,13 @@ def data_words(data: DataReference) -> str:
     if data.kind == "yours":
         return "yours, with --data FOLDER"
     source = plain(data.source[:300])
-    if data.kind == "hub":
-        return f"{source} of huggingface.co, revision {plain(data.revision)}"
     sha256 = data.sha256.hex() if data.sha256 else "none"
-    return f"{source}, {show_bytes(data.size_bytes)}, SHA-256 {sha256}"
+    proof = f"{show_bytes(data.size_bytes)}, SHA-256 {sha256}"
+    if data.kind == "hub":
+        # Manifests of before name a commit and no hash.
+        more = f", {proof}" if data.sha256 else ""
+        return f"{source} of huggingface.co, revision {plain(data.revision)}{more}"
+    return f"{source}, {proof}"
 
 
 def _package(name: str, version: str) -> str:

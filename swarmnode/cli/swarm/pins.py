@@ -105,7 +105,8 @@ def data_reference(text: str, paths: SwarmPaths) -> tuple[DataReference, str]:
     name, _, revision = text.partition("@")
     check_reference(DataReference("hub", name, "0" * 40))
     found = run_offline("fetch_model", "--data-set", f"--revision={revision}", "--", name)
-    reference = DataReference("hub", name, found["revision"])
+    proof = bytes.fromhex(found["sha256"])
+    reference = DataReference("hub", name, found["revision"], proof, found["size_bytes"])
     check_reference(reference)
     return reference, found["folder"]
 

@@ -294,6 +294,8 @@ class Dashboard:
             if self._sharing.addresses:
                 await self._share_as_set(say)
             task_status.started()
+            # With the page off nothing runs here yet, and the owner may still share it.
+            await trio.sleep_forever()
 
     async def _share_as_set(self, say: Callable[[str], None]) -> None:
         try:

@@ -73,10 +73,9 @@ def describe_state(
     """
     task = state.task
     graph = read_topology(topology)
-    settings = dict(settings)
+    settings = task.suited(strategy, dict(settings))
     if has_own_data and strategy == Streaming.name and settings.get("meet") != "pair":
         settings = OWN_DATA | settings
-    settings = task.suited(strategy, settings)
     check_strategy(strategy, settings, facts_of(task))
     # Of the strategy's vectors, each as large as the model, nothing is computed here.
     shape_only = torch.empty_like(state.arena.flat, device="meta")

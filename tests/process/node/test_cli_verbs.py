@@ -34,7 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert created.code == 0, created.err
     assert created.json["strategy_settings"]["every"] == 12
-    assert (created.json["strategy"], created.json["codecs"]) == ("streaming", ["Q2B64"])
+    assert (created.json["strategy"], created.json["codecs"]) == ("streaming", ["T3B320"])
     assert created.json["link"].endswith("@h:1")
     snapshots = Paths(home).swarm("demo").snapshots
     script = (

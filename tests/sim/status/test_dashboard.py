@@ -512,6 +512,22 @@ async def test_a_shared_page_only_shows(tmp_path: Path, autojump_clock: Any) -> 
         assert swarm.nodes[0].status.state == "training"
 
 
+async def test_a_page_that_is_off_here_can_still_be_shared(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with three(tmp_path) as swarm, trio.open_nursery() as nursery:
+        settings = Sharing((), (), tmp_path / "dashboard.token")
+        dashboard = Dashboard(swarm.nodes[0].running, None, settings)
+        await nursery.start(dashboard.run, lambda _text: None)
+        await trio.testing.wait_all_tasks_blocked()
+        await dashboard.share(("127.0.0.1:0",))
+        page = Shared(dashboard)
+        assert (await page.get("/overview"))[0] == 403
+        assert (await page.get("/overview", Authorization=f"Bearer {page.token}"))[0] == 200
+        assert not dashboard.whereabouts().url
+        nursery.cancel_scope.cancel()
+
+
 async def test_links_hold_until_the_owner_ends_them(tmp_path: Path, autojump_clock: Any) -> None:
     async with three(tmp_path) as swarm:
         async with sharing(swarm.nodes[0], tmp_path) as page:

@@ -49,18 +49,20 @@ def test_describe_says_what_a_manifest_needs(run):
     assert facts["config"] == SMALL_LM | {"lr": 0.02}
     assert (facts["strategy"], facts["strategy_version"]) == ("streaming", 1)
     assert facts["strategy_settings"]["every"] == 13
-    assert (facts["topology"], facts["codecs"]) == ("", ["Q2B64"])
+    assert (facts["topology"], facts["codecs"]) == ("", ["T3B320"])
     assert facts["exchange_every_steps"] == 16
     assert run("describe", "--task", "bytes-lm", "--config", config) == [facts]
 
 
 def test_members_with_data_of_their_own_meet_more_often_and_as_a_whole(run):
-    task = ("--task", "bytes-lm", "--config", json.dumps(SMALL_LM), "--own-data")
-    (facts,) = run("describe", *task, "--strategy-settings", '{"beta": 0.6}')
     kept = ("every", "fragments", "momentum", "beta")
-    assert [facts["strategy_settings"][name] for name in kept] == [16, 1, 0.5, 0.6]
-    (facts,) = run("describe", *task, "--strategy-settings", '{"meet": "pair"}')
-    assert [facts["strategy_settings"][name] for name in kept] == [32, 4, 0.5, 0.7]
+    for name, meets in [("digits", [16, 1, 0.5, 0.6]), ("bytes-lm", [13, 1, 0.6, 0.6])]:
+        config = json.dumps(SMALL_LM if name == "bytes-lm" else {})
+        task = ("--task", name, "--config", config, "--own-data")
+        (facts,) = run("describe", *task, "--strategy-settings", '{"beta": 0.6}')
+        assert [facts["strategy_settings"][key] for key in kept] == meets
+        (facts,) = run("describe", *task, "--strategy-settings", '{"meet": "pair"}')
+        assert [facts["strategy_settings"][key] for key in kept] == [32, 4, 0.5, 0.7]
     (facts,) = run("describe", *task, "--strategy", "pair-average")
     assert facts["strategy_settings"]["every"] == 16
 
@@ -76,8 +78,8 @@ def test_each_task_knows_how_often_whole_models_meet(run):
 @pytest.mark.parametrize(
     ("given", "every", "momentum", "codec"),
     [
-        ({}, 13, 0.6, "Q2B64"),
-        ({"every": 30}, 30, 0.6, "Q2B64"),
+        ({}, 13, 0.6, "T3B320"),
+        ({"every": 30}, 30, 0.6, "T3B320"),
         ({"meet": "pair"}, 32, 0.5, "E3M0"),
         ({"momentum": 0.0, "delta_codec": "E3M0"}, 13, 0.0, "E3M0"),
     ],
