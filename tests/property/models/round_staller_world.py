@@ -188,16 +188,16 @@ class World:
             return
         match effect:
             case events.Send(peer, message):
-                self._send(member.peer, peer, message, self._delay_s)
+                self.send(member.peer, peer, message, self._delay_s)
             case events.TakePayload(gid):
                 self._later(member, self._to_boundary_s(member), events.Loaded(gid))
             case events.SendShare(gid, peer, plan, piece, weight):
                 after_s = _MOVE_S
                 if member.peer == self.attacker and self.stall == "dragged":
                     after_s = _DRAG_S
-                self._send(member.peer, peer, wire.Share(gid, piece, weight, plan), after_s)
+                self.send(member.peer, peer, wire.Share(gid, piece, weight, plan), after_s)
             case events.SendSum(gid, peer, plan, piece):
-                self._send(member.peer, peer, wire.Sum(gid, plan, piece), _MOVE_S)
+                self.send(member.peer, peer, wire.Sum(gid, plan, piece), _MOVE_S)
             case events.Reduce(gid, plan, piece):
                 self._later(member, _WORK_S, events.Reduced(gid, plan, piece))
             case events.Assemble(gid, plan):
@@ -234,7 +234,7 @@ class World:
 
     # --- the network ---------------------------------------------------------------------
 
-    def _send(self, source: PeerId, target: PeerId, message: wire.Message, after_s: float) -> None:
+    def send(self, source: PeerId, target: PeerId, message: wire.Message, after_s: float) -> None:
         link = (source, target)
         arrives = max(self.now + after_s, self._last.get(link, 0.0))
         if not isinstance(message, wire.Share | wire.Sum):  # these have streams of their own
@@ -269,7 +269,7 @@ class World:
                 member.count, member.attempt = lineage, message.attempt
                 self._begin(member)
         elif lineage < member.count:
-            self._send(member.peer, source, wire.Leave(message.gid, "behind"), self._delay_s)
+            self.send(member.peer, source, wire.Leave(message.gid, "behind"), self._delay_s)
         elif (lineage, message.attempt) > (member.count, member.attempt):
             if member.running:
                 self._feed(member, events.Failed(member.running, "others are further"))

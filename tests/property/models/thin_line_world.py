@@ -53,9 +53,9 @@ class ThinWorld(World):
         sent_bytes = _VECTOR_BYTES * (n_members - 1) / n_members
         return {peer: sent_bytes / rate for peer, rate in self.thin.items()}
 
-    def _send(self, source: PeerId, target: PeerId, message: wire.Message, after_s: float) -> None:
+    def send(self, source: PeerId, target: PeerId, message: wire.Message, after_s: float) -> None:
         if source not in self.thin or not isinstance(message, wire.Share | wire.Sum):
-            super()._send(source, target, message, after_s)
+            super().send(source, target, message, after_s)
             return
         piece_bytes = _VECTOR_BYTES / len(self.members[source].waits.members)
         parcels = self._parcels.setdefault(source, [])
