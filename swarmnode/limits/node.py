@@ -256,6 +256,9 @@ ROUND_FIRST_S = 3.0
 # seven of eight means that they would make without, and one more lost to jitter is still four of
 # five. A thin member of four million parameters at 1 Mbit/s has its turn each seven minutes.
 ROUND_THIN_SHARE = 1 / 8
+# Where members differ in whether that turn has come, they all try in each round of a number that
+# is a multiple of this: what a try in vain costs is paid for by then.
+ROUND_THIN_EVERY = 8
 # ... and each stage no longer than this: a byte for each of seven million parameters at 1 Mbit/s.
 # Three stages are what one that lies about its line can hold at once.
 ROUND_THIN_STAGE_S_MAX = 90.0

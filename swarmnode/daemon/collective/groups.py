@@ -129,7 +129,9 @@ class Groups(Rounds):
             return
         self._note_begun(gid, topic)
         transfer_s = transfer_limit_s(intent.numel)
-        waits = self._waited[gid] = self._waits(members, transfer_s, made, now)
+        attempt = self._attempts[topic].number if topic in self._attempts else 0
+        number = round_of(intent) + attempt
+        waits = self._waited[gid] = self._waits(members, transfer_s, made, now, number)
         begin = events.Begin(
             gid,
             waits.members,
@@ -141,7 +143,7 @@ class Groups(Rounds):
             electorate=members if is_full or intent.lineage is not None else (),
             quorum_s=limits.GROUP_ENLIST_S_MAX if intent.lineage is not None else 0.0,
             lineage=intent.lineage,
-            attempt=self._attempts[topic].number if topic in self._attempts else 0,
+            attempt=attempt,
             has_witnesses=has_witnesses,
             is_witness=has_witnesses and self._doubts.is_witness(now, self._env.rng),
             patience_s=waits.stage_s,
@@ -151,7 +153,12 @@ class Groups(Rounds):
         self._begin_run(begin, intent, made, partial(self._ended, intent, gid))
 
     def _waits(
-        self, members: tuple[PeerId, ...], transfer_s: float, made: tuple[Chunk, ...], now: float
+        self,
+        members: tuple[PeerId, ...],
+        transfer_s: float,
+        made: tuple[Chunk, ...],
+        now: float,
+        number: int,
     ) -> Waits:
         """Return whom a round waits for: it follows the lines that members tell of."""
         sent_bytes = sum(chunk.codec.payload_bytes(chunk.numel) for chunk in made)
@@ -160,7 +167,7 @@ class Groups(Rounds):
         usual_s = self.patience.limit_s(transfer_s, 2 * self.call_s())
         needs_s = {peer: sent_bytes / rate for peer, rate in rates.items() if rate > 0}
         limits_s = (usual_s, transfer_s)
-        waits = self.patience.waits(members, self._self_id, now, limits_s, needs_s)
+        waits = self.patience.waits(members, self._self_id, now, limits_s, needs_s, number)
         self.follows_line = line_words(waits, members, self._self_id, needs_s)
         return waits
 

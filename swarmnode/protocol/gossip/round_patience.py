@@ -25,8 +25,12 @@ for all such members, its stages as long as the thinnest line needs; as long as 
 and a round that took so long is followed by seven times as long without (ROUND_THIN_SHARE). In the
 others they are not waited for at all. One that says so and then sends nothing, or too slowly, has
 cost one such round, and no other for ROUND_THIN_AGAIN_S. All members hear the same of lines, and
-measure nearly the same; a round waits for a member only where all of them would. Where the others
-are no majority, all rounds wait: thin lines are what is usual there.
+measure nearly the same; a round waits for a member only where all of them would. Where they differ
+in whether its turn has come, it is in none of their means, so one that has waited and is not among
+those waits again in a round of a number that is a multiple of ROUND_THIN_EVERY, which all of them
+know. A line is thin where what is usual is too short for it with some slack: so one that takes it
+for no thin one waits long enough for it. Where the others are no majority, all rounds wait: thin
+lines are what is usual there.
 
 Source: as of ``patience.py``; the second slowest in place of all, as a trimmed mean of one.
 """
@@ -184,6 +188,7 @@ class RoundPatience:
         self._usual, self._answers = Usual(), Usual()
         self._thin_again_at = -math.inf  # when a round may wait for members on thin lines
         self._in_vain: dict[PeerId, float] = {}  # until when it does not for one of them
+        self._is_alone = False  # the last that waited for them was without them: others did not
 
     def waits(
         self,
@@ -192,10 +197,12 @@ class RoundPatience:
         now: float,
         limits_s: tuple[float, float],
         needs_s: Mapping[PeerId, float],
+        number: int,
     ) -> Waits:
         """Return whom the next round waits for; a member on a thin line in some of them.
 
         Args:
+            number: of the round, which is the same for all members.
             limits_s: of a stage, as :meth:`limit_s` says, and the most.
             needs_s: what the line of each member was measured to need for a stage, as it says.
         """
@@ -204,7 +211,8 @@ class RoundPatience:
         thin = frozenset(
             peer
             for peer in members
-            if needs_s.get(peer, 0.0) > usual_s and not self.conduct.is_silent(peer, now)
+            if limits.ROUND_THIN_SLACK * needs_s.get(peer, 0.0) > usual_s
+            and not self.conduct.is_silent(peer, now)
         )
         if not thin:
             return Waits(good, usual_s)
@@ -217,7 +225,8 @@ class RoundPatience:
                 for peer in thin - self._in_vain.keys()
                 if limits.ROUND_THIN_SLACK * needs_s[peer] <= most_s
             )
-            if not thin or now < self._thin_again_at:
+            is_turn = not (self._is_alone and number % limits.ROUND_THIN_EVERY)
+            if not thin or now < self._thin_again_at or not is_turn:
                 return Waits(rest, usual_s)
             good = tuple(peer for peer in members if peer in thin or peer in rest)
         wanted_s = limits.ROUND_THIN_SLACK * max(needs_s[peer] for peer in thin)
@@ -235,6 +244,7 @@ class RoundPatience:
         """
         if waits.thin:
             self._thin_again_at = now + took_s * (1 / limits.ROUND_THIN_SHARE - 1)
+            self._is_alone = waits.thin.isdisjoint(contributors)
             if contributors and took_s > _SILENCE_SHARE * waits.stage_s:
                 until = now + limits.ROUND_THIN_AGAIN_S
                 self._in_vain |= dict.fromkeys(waits.thin - set(contributors), until)
@@ -311,7 +321,7 @@ def line_words(
 ) -> str:
     """Return how a round follows a thin line, as people are told; "": there is none."""
     own_s = needs_s.get(self_id, 0.0)
-    left_out = [peer for peer in members if needs_s.get(peer, 0.0) > waits.stage_s]
+    left_out = [peer for peer in members if peer in needs_s and peer not in waits.members]
     others_s = sorted(need_s for peer, need_s in needs_s.items() if peer != self_id)
     usual_s = max(others_s[len(others_s) // 2] if others_s else own_s, limits.EXCHANGE_ANSWER_S_MIN)
     if own_s > limits.EXCHANGE_PATIENCE * usual_s:

@@ -138,7 +138,8 @@ class World:
         member.running, member.began_s = gid, self.now
         usual_s = member.patience.limit_s(self.transfer_s, 2 * self._slow_s)
         limits_s, needs_s = (usual_s, self.transfer_s), self.needs_s(len(everyone))
-        waits = member.patience.waits(everyone, member.peer, self.now, limits_s, needs_s)
+        number = member.count + member.attempt
+        waits = member.patience.waits(everyone, member.peer, self.now, limits_s, needs_s, number)
         member.waits = waits
         begin = events.Begin(
             gid,

@@ -19,12 +19,17 @@ STAGE_S = limits.ROUND_THIN_SLACK * 26.0
 WITHOUT = (SELF, FAST, OTHER, LAST)
 
 
-def waits(patience: RoundPatience, now: float, needs_s: dict[PeerId, float] | None = None) -> Waits:
-    return patience.waits(PEERS, SELF, now, (USUAL_S, MOST_S), needs_s or NEED_S)
+def waits(
+    patience: RoundPatience,
+    now: float,
+    needs_s: dict[PeerId, float] | None = None,
+    number: int = 1,
+) -> Waits:
+    return patience.waits(PEERS, SELF, now, (USUAL_S, MOST_S), needs_s or NEED_S, number)
 
 
 def test_where_no_line_is_thin_nothing_changes() -> None:
-    assert waits(RoundPatience(), 0.0, {THIN: 1.9}) == Waits(PEERS, USUAL_S)
+    assert waits(RoundPatience(), 0.0, {THIN: 1.3}) == Waits(PEERS, USUAL_S)
 
 
 def test_a_round_that_waited_is_followed_by_seven_times_as_long_without() -> None:
@@ -42,13 +47,39 @@ def test_one_that_was_waited_for_in_vain_is_not_for_ten_minutes() -> None:
     patience = RoundPatience()
     patience.note_over(waits(patience, 0.0), WITHOUT, 40.0, 40.0)
     assert waits(patience, 639.0).members == WITHOUT
-    assert waits(patience, 641.0).members == PEERS
+    assert waits(patience, 641.0, number=limits.ROUND_THIN_EVERY).members == PEERS
+
+
+def test_one_for_whom_the_usual_wait_is_too_short_is_thin_to_all_who_might_end_it() -> None:
+    """Else those to whom it is just not thin would end each round that others stretch for it."""
+    need_s = 1.01 * USUAL_S / limits.ROUND_THIN_SLACK
+    found = waits(RoundPatience(), 0.0, {THIN: need_s})
+    assert found.thin == {THIN}
+    assert found.stage_s >= limits.ROUND_THIN_SLACK * need_s
+
+
+def test_members_that_differ_in_whose_turn_it_is_meet_in_a_round_by_its_number() -> None:
+    """Each begins with another one; a mean has the thin one if all of them wait for it."""
+    patiences = [RoundPatience() for _ in range(3)]
+    for now, patience in enumerate(patiences):
+        patience.note_over(waits(patience, 0.0), WITHOUT, 1.0, float(5 * now))
+    met = []
+    for number in range(1, 3 * limits.ROUND_THIN_EVERY):
+        now = 5.0 * number
+        found = [waits(patience, now, number=number) for patience in patiences]
+        is_met = all(each.thin for each in found)
+        for each, patience in zip(found, patiences, strict=True):
+            patience.note_over(each, PEERS if is_met else WITHOUT, 1.0, now + 1.0)
+        if is_met:
+            met.append(number)
+    assert met[0] == limits.ROUND_THIN_EVERY
 
 
 def test_one_that_did_not_even_come_has_cost_nothing_and_is_asked_again() -> None:
     patience = RoundPatience()
     patience.note_over(waits(patience, 0.0), WITHOUT, 3.0, 3.0)
-    assert waits(patience, 25.0).members == PEERS
+    assert waits(patience, 25.0).members == WITHOUT
+    assert waits(patience, 25.0, number=limits.ROUND_THIN_EVERY).members == PEERS
 
 
 def test_a_line_that_no_round_can_wait_for_does_not_keep_the_others_of_their_turn() -> None:
@@ -68,7 +99,7 @@ def test_where_the_others_are_no_majority_every_round_waits() -> None:
 
 
 def test_a_thin_member_itself_leaves_none_out() -> None:
-    found = RoundPatience().waits(PEERS, THIN, 0.0, (USUAL_S, MOST_S), NEED_S)
+    found = RoundPatience().waits(PEERS, THIN, 0.0, (USUAL_S, MOST_S), NEED_S, 1)
     assert (found.members, found.stage_s) == (PEERS, STAGE_S)
 
 
