@@ -27,9 +27,11 @@ def mainline_dht(count: int, hosts: Sequence[str] = ()) -> Iterator[tuple[str, .
     """Yield where some of the nodes of a DHT are, in which each knows a few others.
 
     Args:
-        hosts: an address for each node, which holds to all rules of the real DHT then.
+        hosts: an address for each node, which holds to the rules of the real DHT then. It hears
+            those whose networks are never seen in the real one, as of the laboratory.
     """
     settings = {**settings_of((), is_local=not hosts), "enable_dht": True}
+    settings["dht_ignore_dark_internet"] = False
     at = hosts or ["127.0.0.1"] * count
     sessions = [libtorrent.session({**settings, "listen_interfaces": f"{host}:0"}) for host in at]
     nodes = [(host, each.listen_port()) for host, each in zip(at, sessions, strict=True)]

@@ -1,11 +1,14 @@
 """What daemons exchange of a model of 4 M parameters over an uplink of 1 Mbit/s.
 
     python tests/lab/thin/four_million.py [--rate-mbit 1] [--thin 1] [--seconds 300]
-        [--delay-ms 10]
+        [--delay-ms 10] [--fast 1] [--strategy pair-average]
 
-One daemon with a torch worker at a public address, and others behind lines of a rate that they are
-not told. ``committed`` has the exchanges of each node so far, ``first_commit_s`` is counted from
-when all of them train and see each other. Needs root, see ``natlab.py``.
+Daemons with torch workers at public addresses, and others behind lines of a rate that they are not
+told. With ``--strategy streaming`` all of them make means together; where the fast ones are most,
+they have to agree for whom they wait, and the thin one is in some of the means only.
+
+``committed`` has the exchanges of each node so far, ``first_commit_s`` is counted from when all of
+them train and see each other. Needs root, see ``natlab.py``.
 """
 
 from __future__ import annotations
@@ -30,24 +33,37 @@ from tests.lab.shaper import Shape
 NUMEL = 4_000_000
 _PORT = 7337
 _READY_S = 240.0
+_STRATEGIES: dict[str, dict[str, Any]] = {
+    "pair-average": {"every": 8},
+    "streaming": {"every": 64, "fragments": 1, "meet": "group"},
+}
 # So small that no step changes a weight: what is measured is the line, not what is learned.
 _LR = 1e-30
 
 
 def measure(
-    folder: Path, rate_mbit: float, n_thin: int, seconds: float, delay_ms: float = 10.0
+    folder: Path,
+    rate_mbit: float,
+    n_thin: int,
+    seconds: float,
+    delay_ms: float = 10.0,
+    n_fast: int = 1,
+    strategy: str = "pair-average",
 ) -> dict[str, Any]:
     """Let them train for so long, and return what has been exchanged."""
     swarm = new_swarm()
     signed = swarm.signed(
         numel=NUMEL,
         task_config={"dim": NUMEL, "batch": 1, "lr": _LR},
+        strategy=strategy,
+        strategy_settings=_STRATEGIES[strategy],
         layout_hash=Layout.of([("weight", (1, NUMEL), "float32")]).layout_hash,
     )
-    hosts = ("pub0", *(f"c{number}" for number in range(n_thin)))
+    fast = [f"pub{number}" for number in range(n_fast)]
+    hosts = (*fast, *(f"c{number}" for number in range(n_thin)))
     ids = {host: make_home(folder / host, swarm, signed).peer_id for host in hosts}
     shape = Shape(delay_ms=delay_ms, rate_mbit=rate_mbit)
-    with NatLab(["none"] * n_thin, public=1, shape=shape) as lab:
+    with NatLab(["none"] * n_thin, public=n_fast, shape=shape) as lab:
         link = str(swarm.link(Hint(ids["pub0"], f"{lab.ip('pub0')}:{_PORT}")))
         nodes: list[LabDaemon] = []
         try:
@@ -77,6 +93,7 @@ def _watch(nodes: list[LabDaemon], seconds: float) -> dict[str, Any]:
     wait_until(look, "the end", seconds + 60)
     statuses = [node.wait(bool, "its status") for node in nodes]
     return {
+        "nodes": [node.home.name for node in nodes],
         "committed": [status["exchanges_committed"] for status in statuses],
         "half_applied": sum(status["exchanges_half_applied"] for status in statuses),
         "first_commit_s": firsts[0] if firsts else seconds,
@@ -97,12 +114,20 @@ def main() -> None:
     )
     parser.add_argument("--rate-mbit", type=float, default=1)
     parser.add_argument("--thin", type=int, default=1, help="daemons behind such lines")
+    parser.add_argument("--fast", type=int, default=1, help="daemons at public addresses")
+    parser.add_argument("--strategy", choices=[*_STRATEGIES], default="pair-average")
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--delay-ms", type=float, default=10)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="swarmnode-thin-") as folder:
         found = measure(
-            Path(folder), options.rate_mbit, options.thin, options.seconds, options.delay_ms
+            Path(folder),
+            options.rate_mbit,
+            options.thin,
+            options.seconds,
+            options.delay_ms,
+            options.fast,
+            options.strategy,
         )
         print(json.dumps(found))
 
