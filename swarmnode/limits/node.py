@@ -252,6 +252,20 @@ GROUP_ENLIST_S_MAX = 120.0
 GROUP_FLUSH_S = 5.0
 # A stage of a round before any was measured, beside steps and the line: the first loads much code.
 ROUND_FIRST_S = 3.0
+# Rounds that wait for members on thin lines take so much of the time at the most: the others make
+# seven of eight means that they would make without, and one more lost to jitter is still four of
+# five. A thin member of four million parameters at 1 Mbit/s has its turn each seven minutes.
+ROUND_THIN_SHARE = 1 / 8
+# Where members differ in whether that turn has come, they all try in each round of a number that
+# is a multiple of this: what a try in vain costs is paid for by then.
+ROUND_THIN_EVERY = 8
+# ... and each stage no longer than this: a byte for each of seven million parameters at 1 Mbit/s.
+# Three stages are what one that lies about its line can hold at once.
+ROUND_THIN_STAGE_S_MAX = 90.0
+# So many times what a line was measured to need: others in the house use it too.
+ROUND_THIN_SLACK = 1.5
+# One for which a round waited in vain is not waited for again before: a laptop's pause is over.
+ROUND_THIN_AGAIN_S = 600.0
 # Shares and sums at home uplinks; the shell passes what fits the size, this bounds it.
 GROUP_TRANSFER_S_MAX = 600.0
 # A control message that was lost is sent again after so long: ten times before its sender is

@@ -113,14 +113,14 @@ class Pump:
             self._send_wanted.unpark()
             return
         channel = self._carrier.channel
-        sealed, _ = self._seal_next()
+        sealed, look_again_at = self._seal_next()
         try:
             is_sent = sealed is None or self._writer.send_nowait(sealed)
         except TransportError as error:
             self._on_lost(channel, error)
             return
-        if not is_sent or core.has_outgoing:
-            self._send_wanted.unpark()
+        if look_again_at < math.inf or not is_sent or core.has_outgoing:
+            self._send_wanted.unpark()  # what is held goes out in time, and not with the next ping
         self._on_effects()
 
     # --- for the session ------------------------------------------------------------------

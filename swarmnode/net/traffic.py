@@ -152,11 +152,14 @@ class Traffic:
 
     def _hold_data(self, core: SessionCore, now: float, *, is_far: bool) -> float:
         look_again_at = math.inf
-        turn_bytes = self.up.turn_bytes_max(is_far=is_far)
+        turn_bytes, waiter = self.up.turn_bytes_max(is_far=is_far), id(core)
         core.body_bytes_max = min(core.body_bytes_max, turn_bytes)
         for purpose in HELD_PURPOSES:
-            wants = core.wants(purpose)
-            free_at = self.up.free_at(now, purpose, is_far=is_far) if wants else now
+            free_at = now
+            if core.wants(purpose):
+                free_at = self.up.free_at(now, purpose, is_far=is_far, waiter=waiter)
+            else:
+                self.up.wait_no_more(waiter, purpose)
             core.hold(purpose, is_held=free_at > now)
             if free_at > now:
                 look_again_at = min(look_again_at, free_at)
@@ -169,10 +172,14 @@ class Traffic:
         Raises:
             Overloaded: none may pass.
         """
-        while not self.why_no_tensors:
-            now = trio.current_time()
-            free_at = max(self.up.free_at(now, purpose), self.down.free_at(now))
-            if free_at <= now:
-                return
-            await trio.sleep_until(free_at)
+        waiter = object()
+        try:
+            while not self.why_no_tensors:
+                now = trio.current_time()
+                free_at = max(self.up.free_at(now, purpose, waiter=waiter), self.down.free_at(now))
+                if free_at <= now:
+                    return
+                await trio.sleep_until(free_at)
+        finally:
+            self.up.wait_no_more(waiter, purpose)
         raise Overloaded(f"no tensors are sent or received now: {self.why_no_tensors}")

@@ -5,6 +5,11 @@ may wait asks :meth:`Line.free_at` first, by its purpose. While several purposes
 share of what is free, exchanges most of it: on a thin line a copy of the model would otherwise take
 half, and no exchange would end in time.
 
+Those that wait for the same purpose have their turns in the order in which they came: sessions, and
+streams that are to be opened. All of them wait until the same moment, and the first that looks then
+might be the same session each time. A share of a round that has no turn while another goes out
+whole would be taken for one that comes no more.
+
 Beside the owner's rate, an uplink has one of its own (:class:`Yielding`): tensors go out as fast as
 the others on this line do not notice it, by how long their packets would have to wait.
 
@@ -30,6 +35,8 @@ _TRAFFIC_TURN_S = 0.1
 _TRAFFIC_TURN_BYTES_MIN = 4 * limits.KIB
 # A purpose that has waited within so many turns counts as waiting: its task is about to ask again.
 _WAITING_TURNS = 4
+# One of those that wait counts as there if it may pass by then: timers and rounding are no order.
+_TURN_SLACK_S = 1e-3
 
 # What TCP and IP add to a packet of so many bytes, options included, and what a packet brings
 # forth that only says it came: one for two, as RFC 5681 has it.
@@ -219,6 +226,8 @@ class Line:
         self._throttled_until = 0.0
         self._served = [0.0 for _ in Purpose]  # bytes by share, since it waits
         self._waits_until = [-math.inf for _ in Purpose]
+        # Who waits for a turn, in order: from when it may pass, and until when it counts.
+        self._waiting: list[dict[object, tuple[float, float]]] = [{} for _ in Purpose]
 
     @property
     def total_bytes(self) -> int:
@@ -267,11 +276,17 @@ class Line:
             self._bucket.spend(n_bytes, now)
 
     def free_at(
-        self, now: float, purpose: Purpose = Purpose.EXCHANGE, *, is_far: bool = False
+        self,
+        now: float,
+        purpose: Purpose = Purpose.EXCHANGE,
+        *,
+        is_far: bool = False,
+        waiter: object = None,
     ) -> float:
         """Return when bytes of this purpose may pass; ``now`` or earlier means now.
 
-        To ask is to wait: others leave it its share for a moment.
+        To ask is to wait: others leave it its share for a moment. A ``waiter`` has its turn after
+        those that wait for the same already, and waits anew for the next one.
         """
         rate = self._rate(is_far=is_far)
         if not rate:
@@ -280,10 +295,22 @@ class Line:
         free_at = now + self.debt_s(now)
         if is_far and self.yielding is not None:
             free_at = max(free_at, self.yielding.free_at(now))
-        if free_at <= now and self._is_behind_others(purpose, now):
+        is_behind = self._is_behind_others(purpose, now) or self._is_turn_of_another(
+            waiter, purpose, now
+        )
+        if free_at <= now and is_behind:
             free_at = now + turn_s / 2
-        self._note_waiting(purpose, now, free_at + _WAITING_TURNS * turn_s)
+        until = free_at + _WAITING_TURNS * turn_s
+        self._note_waiting(purpose, now, until)
+        if free_at <= now:
+            self.wait_no_more(waiter, purpose)
+        elif waiter is not None:
+            self._waiting[purpose][waiter] = (free_at, until)
         return free_at
+
+    def wait_no_more(self, waiter: object, purpose: Purpose) -> None:
+        """Let the next one have its turn; nothing happens if it did not wait."""
+        self._waiting[purpose].pop(waiter, None)
 
     def debt_s(self, now: float) -> float:
         """Return how long it takes to pay for what has passed."""
@@ -334,3 +361,14 @@ class Line:
             for other in Purpose
             if other is not purpose
         )
+
+    def _is_turn_of_another(self, waiter: object, purpose: Purpose, now: float) -> bool:
+        waiting = self._waiting[purpose]
+        for other, (free_at, until) in list(waiting.items()):
+            if waiter in (None, other):
+                return False
+            if until < now:  # it is gone
+                del waiting[other]
+            elif free_at <= now + _TURN_SLACK_S:
+                return True
+        return False

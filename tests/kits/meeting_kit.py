@@ -1,4 +1,7 @@
-"""What strangers ask, on this machine: a mainline DHT of libtorrent's nodes, and a DNS server."""
+"""What strangers ask: a mainline DHT of libtorrent's nodes, and a DNS server.
+
+Both are on loopback, or where the thread that opens them is: a host of the laboratory.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +23,32 @@ _NEIGHBOURS = (1, 4, 7, 11)
 
 
 @contextmanager
-def mainline_dht(count: int) -> Iterator[tuple[str, ...]]:
-    """Yield where some of the nodes of a DHT are, in which each knows a few others."""
-    settings = {**settings_of((), is_local=True), "enable_dht": True}
-    sessions = [libtorrent.session(settings) for _ in range(count)]
-    ports = [session.listen_port() for session in sessions]
+def mainline_dht(count: int, hosts: Sequence[str] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield where some of the nodes of a DHT are, in which each knows a few others.
+
+    Args:
+        hosts: an address for each node, which holds to the rules of the real DHT then. It hears
+            those whose networks are never seen in the real one, as of the laboratory.
+    """
+    settings = {**settings_of((), is_local=not hosts), "enable_dht": True}
+    settings["dht_ignore_dark_internet"] = False
+    at = hosts or ["127.0.0.1"] * count
+    sessions = [libtorrent.session({**settings, "listen_interfaces": f"{host}:0"}) for host in at]
+    nodes = [(host, each.listen_port()) for host, each in zip(at, sessions, strict=True)]
     for index, session in enumerate(sessions):
         for step in _NEIGHBOURS:
-            session.add_dht_node(("127.0.0.1", ports[(index + step) % count]))
+            session.add_dht_node(nodes[(index + step) % count])
     try:
-        yield tuple(f"127.0.0.1:{port}" for port in ports[:3])
+        yield tuple(f"{host}:{port}" for host, port in nodes[:3])
     finally:
         sessions.clear()
 
 
 @contextmanager
-def dns_server(records: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def dns_server(records: Mapping[str, Sequence[str]], at: str = "127.0.0.1") -> Iterator[str]:
     """Answer questions for TXT records over UDP; yield where."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.bind(("127.0.0.1", 0))
+        sock.bind((at, 0))
         thread = threading.Thread(target=_serve, args=(sock, records), daemon=True)
         thread.start()
         host, port = sock.getsockname()

@@ -51,7 +51,8 @@ def test_every_slow_test_is_run_before_a_landing_or_at_night() -> None:
 
 def test_what_is_long_runs_at_night() -> None:
     assert [step for step in steps_of_the_night() if "long and not slow and not lab" in step]
-    assert "-m lab tests/lab" in text_of(RUN)
+    assert "-m 'lab and not soak' tests/lab" in text_of(RUN)
+    assert [step for step in steps_of_the_night() if "lab and soak" in step]
     assert "bash .ci/release build/release ||" in text_of(NIGHTLY), "or it ends the night"
 
 

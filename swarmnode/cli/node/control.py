@@ -238,7 +238,8 @@ def line_words(answer: Mapping[str, Any]) -> str:
     sent = (f"{name} {n / 1e6:.1f} MB" for name, n in answer["line_sent_bytes"].items())
     took_s = answer["exchange_s_mean"]
     took = "" if took_s is None else f"; an exchange takes {took_s:.3g} s, the next waits for it"
-    return f"sent {', '.join(sent)}{took}"
+    follows = f"; {answer['follows_line']}" if answer["follows_line"] else ""
+    return f"sent {', '.join(sent)}{took}{follows}"
 
 
 def _given(totals: dict[str, Any]) -> str:

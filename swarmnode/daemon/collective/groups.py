@@ -41,6 +41,7 @@ from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip import groups, matching
+from swarmnode.protocol.gossip.round_patience import Waits, line_words
 from swarmnode.protocol.gossip.witnesses import Doubts
 from swarmnode.protocol.session.buffers import BufferPool
 from swarmnode.protocol.trust import Seen
@@ -85,6 +86,7 @@ class Groups(Rounds):
         self._codec_name = codec_name
         self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None
         self._doubts = Doubts()
+        self._waited: dict[bytes, Waits] = {}  # of each run
         self._buffers = BufferPool(_BUFFERS_MAX)
         self._has_averaged = trio.Event()  # since memory was looked at
         self.payloads_refused_total = 0
@@ -127,9 +129,12 @@ class Groups(Rounds):
             return
         self._note_begun(gid, topic)
         transfer_s = transfer_limit_s(intent.numel)
+        attempt = self._attempts[topic].number if topic in self._attempts else 0
+        number = round_of(intent) + attempt
+        waits = self._waited[gid] = self._waits(members, transfer_s, made, now, number)
         begin = events.Begin(
             gid,
-            self.patience.waited_for(members, self._self_id, now),
+            waits.members,
             count_grains(made),
             intent.weight,
             enlist_s,
@@ -138,13 +143,33 @@ class Groups(Rounds):
             electorate=members if is_full or intent.lineage is not None else (),
             quorum_s=limits.GROUP_ENLIST_S_MAX if intent.lineage is not None else 0.0,
             lineage=intent.lineage,
-            attempt=self._attempts[topic].number if topic in self._attempts else 0,
+            attempt=attempt,
             has_witnesses=has_witnesses,
             is_witness=has_witnesses and self._doubts.is_witness(now, self._env.rng),
-            patience_s=self.patience.limit_s(transfer_s, 2 * self.call_s()),
+            patience_s=waits.stage_s,
             doubted=self.patience.doubted(members, now),
+            silence_s=waits.silence_s,
         )
         self._begin_run(begin, intent, made, partial(self._ended, intent, gid))
+
+    def _waits(
+        self,
+        members: tuple[PeerId, ...],
+        transfer_s: float,
+        made: tuple[Chunk, ...],
+        now: float,
+        number: int,
+    ) -> Waits:
+        """Return whom a round waits for: it follows the lines that members tell of."""
+        sent_bytes = sum(chunk.codec.payload_bytes(chunk.numel) for chunk in made)
+        sent_bytes -= sent_bytes // len(members)  # in a stage, to all others together
+        rates = {**self.lines(), self._self_id: self.runs.rate.bytes_per_s}
+        usual_s = self.patience.limit_s(transfer_s, 2 * self.call_s())
+        needs_s = {peer: sent_bytes / rate for peer, rate in rates.items() if rate > 0}
+        limits_s = (usual_s, transfer_s)
+        waits = self.patience.waits(members, self._self_id, now, limits_s, needs_s, number)
+        self.follows_line = line_words(waits, members, self._self_id, needs_s)
+        return waits
 
     def _begin_run(
         self, begin: events.Begin, intent: PostedIntent, made: tuple[Chunk, ...], ended: GroupEnded
@@ -196,7 +221,10 @@ class Groups(Rounds):
         self._has_averaged.set()
         if isinstance(how, events.Abort):
             self._doubt(how)
-        took_s = self._env.monotonic() - self._running[gid][1]
+        now = self._env.monotonic()
+        took_s = now - self._running[gid][1]
+        contributors = how.contributors if isinstance(how, events.Commit) else ()
+        self.patience.note_over(self._waited.pop(gid), contributors, took_s, now)
         self._note_over(gid, topic, is_in_vain=isinstance(how, events.Abort))
         match how, lease:
             case events.Commit() as commit, BufferLease() as lent:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 
 _log = get_logger("swarmnode.daemon.collective")
+# Of a new measure of the line in the next: about four rounds tell.
+_RATE_GAIN = 0.25
+_SENT_BYTES = 16 * limits.KIB  # an eighth of a second of a home's uplink
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,57 @@ class PostNames:
     payloads: str
 
 
+class SendRate:
+    """How fast payloads go out to all peers together, while any is on its way; for all posts.
+
+    Measured to the end of the first payload after which half of all bytes were out: one peer that
+    reads slowly says nothing of our line, and a thin line is slow to all of them alike. When a peer
+    has read what is out is its own business: it does so once its worker has lent its view.
+
+    Attributes:
+        bytes_per_s: smoothed; 0: nothing was sent yet.
+    """
+
+    def __init__(self) -> None:
+        self.bytes_per_s = 0.0
+        self._under_way, self._began_at, self._n_bytes = 0, 0.0, 0
+        self._marks: list[tuple[float, int]] = []  # at the end of each payload: all that was out
+        self._are_whole = True
+
+    def begin(self, now: float) -> None:
+        """A payload is sent from now on."""
+        if not self._under_way:
+            self._began_at, self._n_bytes, self._are_whole = now, 0, True
+            self._marks.clear()
+        self._under_way += 1
+
+    def sent(self, n_bytes: int) -> None:
+        """So much of it is out."""
+        self._n_bytes += n_bytes
+
+    def end(self, now: float, *, is_whole: bool) -> None:
+        """All of it is out, or it broke off."""
+        self._under_way -= 1
+        self._are_whole &= is_whole
+        self._marks.append((now, self._n_bytes))
+        if not self._under_way and self._n_bytes:
+            at, n_bytes = next(mark for mark in self._marks if 2 * mark[1] >= self._n_bytes)
+            if at > self._began_at:
+                self._take(n_bytes / (at - self._began_at))
+
+    def _take(self, bytes_per_s: float) -> None:
+        # What broke off lies in part in buffers: the line is no faster than that.
+        if self.bytes_per_s and (self._are_whole or bytes_per_s < self.bytes_per_s):
+            self.bytes_per_s += _RATE_GAIN * (bytes_per_s - self.bytes_per_s)
+        elif not self.bytes_per_s:
+            self.bytes_per_s = bytes_per_s
+
+
 class Post:
     """The way to one peer.
 
     Args:
+        rate: measured over all peers.
         opened: a session is used: watch it.
         lost: the payload of this header did not arrive.
     """
@@ -73,7 +123,9 @@ class Post:
         names: PostNames,
         partners: Partners,
         tasks: Tasks,
+        rate: SendRate,
         *,
+        now: Callable[[], float],
         opened: Callable[[Session], None],
         lost: Callable[[PeerId, bytes], None],
     ) -> None:
@@ -81,6 +133,7 @@ class Post:
         self._names = names
         self._partners = partners
         self._tasks = tasks
+        self._rate, self._now = rate, now
         self._opened = opened
         self._lost = lost
         self._words: deque[bytes] = deque(maxlen=limits.GROUP_OUTBOX_MAX)
@@ -177,16 +230,39 @@ class Post:
             name = self._names.payloads
             async with await session.open_stream(name, priority=Priority.BULK) as stream:
                 stream.queue_message(encode_record(parcel.header))
-                for part in parts[:-1]:
-                    await stream.send(part)
-                    self.sent_bytes += len(part)
-                last = parts[-1] if parts else b""
-                await stream.send_last(last)
-                self.sent_bytes += len(last)
+                self._rate.begin(self._now())
+                is_whole = False
+                try:
+                    await self._send_all(stream, parts)
+                    is_whole = True
+                finally:
+                    self._rate.end(self._now(), is_whole=is_whole)
                 taken = f"{self._peer.short} to take a payload"
                 await _read_to_the_end(stream, taken, parcel.limit_s)
             return
         raise DeadlineExceeded(f"sending a payload to {self._peer.short}", parcel.limit_s)
+
+    async def _send_all(self, stream: Stream, parts: Sequence[Buffer]) -> None:
+        for part in parts[:-1]:
+            await self._send(stream, part)
+        last = parts[-1] if parts else b""
+        tail_bytes = len(last) % _SENT_BYTES or min(len(last), _SENT_BYTES)
+        head = len(last) - tail_bytes
+        await self._send(stream, memoryview(last)[:head])
+        await stream.send_last(memoryview(last)[head:])
+        self._count(tail_bytes)
+
+    async def _send(self, stream: Stream, part: Buffer) -> None:
+        """Send it in pieces, so that what is out of a payload that breaks off is known."""
+        whole = memoryview(part)
+        for begin in range(0, len(whole), _SENT_BYTES):
+            piece = whole[begin : begin + _SENT_BYTES]
+            await stream.send(piece)
+            self._count(len(piece))
+
+    def _count(self, n_bytes: int) -> None:
+        self.sent_bytes += n_bytes
+        self._rate.sent(n_bytes)
 
 
 async def _read_to_the_end(stream: Stream, what: str, limit_s: float) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -171,7 +171,9 @@ class Rounds(ABC):
         on_worker_gone: told that the next worker begins anew.
         on_record: one line of history.
         call_s: how long a member that is called may take to come; 0: not known.
+        lines: what the uplink of each other member carries in a second, as it says.
         is_beside: whether others had all places at the last intent.
+        follows_line: how the last round followed a thin line, in words; "": there is none.
         patience: how long members are waited for.
         committed_total, refused_total: rounds applied, and intents that did not even begin.
         places: for so many members.
@@ -212,7 +214,9 @@ class Rounds(ABC):
         self.on_worker_gone: Callable[[], None] = lambda: None
         self.on_record: Callable[[events.MeanEnded], None] = lambda _round: None
         self.call_s: Callable[[], float] = lambda: 0.0
+        self.lines: Callable[[], Mapping[PeerId, float]] = dict
         self.is_beside = False
+        self.follows_line = ""
         self.committed_total = self.refused_total = 0
 
     # --- as an IntentHandler -----------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.collective.post import Parcel, Post, PostNames
+from swarmnode.daemon.collective.post import Parcel, Post, PostNames, SendRate
 from swarmnode.daemon.driver import CoreDriver, Tasks
 from swarmnode.daemon.transport.network import ALIVE_SERVICE
 from swarmnode.errors import (
@@ -164,9 +164,10 @@ class GroupRuns:
         self._runs: dict[bytes, _Running] = {}
         self._posts: dict[PeerId, Post] = {}
         self._reading: dict[PeerId, trio.Lock] = {}
+        self._incoming: dict[PeerId, tuple[bytes, Stream, int]] = {}  # and the bytes seen
         self._watched: set[Session] = set()
         self._arriving: Payload = ()  # the payload of the event that is being handled
-        self._tasks = Tasks()
+        self._tasks, self.rate = Tasks(), SendRate()
         self._sent_bytes = self.received_bytes = 0
         words, payloads = f"{name}/2", f"{name}-payload/2"
         services = communicator.services
@@ -239,7 +240,7 @@ class GroupRuns:
         elif isinstance(effect, events.HeldRound):
             self._held(effect.peer, effect.held_s)
         elif isinstance(effect, events.AskAlive):
-            if effect.peer not in self._asked:
+            if not self._is_arriving(effect.peer) and effect.peer not in self._asked:
                 self._asked.add(effect.peer)
                 self._tasks.start_while_open(self._ask_alive, effect.peer)
         elif effect.gid in self._runs:
@@ -300,6 +301,17 @@ class GroupRuns:
 
         self._tasks.start_while_open(supervise)
 
+    def _is_arriving(self, peer: PeerId) -> bool:
+        """Whether more of a payload of this peer has come: it is there, and the core is told."""
+        if peer in self._incoming:
+            gid, stream, seen = self._incoming[peer]
+            self._incoming[peer] = gid, stream, stream.state.arrived_bytes
+            if stream.state.arrived_bytes > seen:
+                self._patience.note_heard(peer)
+                self._driver.feed(events.Arriving(gid, peer))
+                return True
+        return False
+
     async def _ask_alive(self, peer: PeerId) -> None:
         """Find out whether a member that is waited for is there; its worker may be slow."""
         began, limit_s = self._now(), self._patience.answer_s(peer)
@@ -352,6 +364,8 @@ class GroupRuns:
                 self._names,
                 self._partners,
                 self._tasks,
+                self.rate,
+                now=self._now,
                 opened=self._watch,
                 lost=self.lose,
             )
@@ -416,6 +430,7 @@ class GroupRuns:
                 run = self._runs[header.gid]
                 with trio.CancelScope() as scope:
                     run.scopes.add(scope)
+                    self._incoming[peer] = (header.gid, stream, 0)
                     try:
                         payload = await run.cargo.receive(stream, header)
                     except RemoteProtocolError:
@@ -427,6 +442,7 @@ class GroupRuns:
                         raise
                     finally:
                         run.scopes.discard(scope)
+                        self._incoming.pop(peer, None)
                 if scope.cancelled_caught:
                     raise Refused("the run is over")
                 self._arriving = payload
@@ -472,7 +488,7 @@ def _at_once(parts: Payload) -> Callable[[], Awaitable[Payload]]:
 
 async def _receive_header(stream: Stream) -> wire.Share | wire.Sum:
     """Return the first message of a stream. Raises SwarmNodeError."""
-    with trio.move_on_after(limits.GROUP_FLUSH_S):
+    with trio.move_on_after(limits.EXCHANGE_VIEW_S):  # payloads to others share a thin line
         try:
             data, _ = await stream.receive_message(max_bytes=0)
         except trio.EndOfChannel:
@@ -481,4 +497,4 @@ async def _receive_header(stream: Stream) -> wire.Share | wire.Sum:
         if not isinstance(message, wire.Share | wire.Sum):
             raise MalformedMessage(f"expected a payload, got {type(message).__name__}")
         return message
-    raise DeadlineExceeded("waiting for the header of a payload", limits.GROUP_FLUSH_S)
+    raise DeadlineExceeded("waiting for the header of a payload", limits.EXCHANGE_VIEW_S)

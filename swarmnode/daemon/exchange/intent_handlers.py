@@ -164,6 +164,7 @@ class IntentHandlers:
         strategy = look_at_strategy(manifest.strategy)
         self.exchanges = exchanges
         self.groups = Groups(communicator, swarm_id=swarm_id, codec_name=codec_name, lessor=lessor)
+        self.groups.lines = part.line_rates
         self.pulls = Pulls(communicator, codec_name=codec_name, lessor=lessor)
         self.lineages = Lineages(partial(_said_lineages, part, signer.peer_id), trainer.post)
         self._gathers: tuple[Gathers, ...] = ()  # one, if the strategy may want it; so the log

@@ -3,8 +3,8 @@
 ===========  ====================================================================
 leases       member (its id), role, version, address (each one)
 counters     steps, tokens, exchanges, seconds: totals over all its lives
-registers    name, state, loss, eval_loss, step_time_s, met, lineage, target,
-             ramp_begin, ramp_end (progress.py)
+registers    name, state, loss, eval_loss, step_time_s, line_bytes_per_s, met,
+             lineage, target, ramp_begin, ramp_end (progress.py)
 maxima       step, tokens (of the whole swarm)
 verdicts     on peers of which it has measured ill, see ``protocol/trust.py``
 ===========  ====================================================================
@@ -41,7 +41,7 @@ from swarmnode.wire.membership import PeerState
 
 ROLE, VERSION, MET, LINEAGE, NAME = "role", "version", "met", "lineage", "name"
 TARGET = "target"
-STEP_TIME_S = "step_time_s"
+STEP_TIME_S, LINE_BYTES_PER_S = "step_time_s", "line_bytes_per_s"
 _SINCE_START = ("exchanges", "seconds")  # a node counts these from zero in each of its lives
 _STATES: tuple[PeerState, ...] = get_args(PeerState)
 _ROLES: tuple[Role, ...] = get_args(Role)
@@ -51,6 +51,7 @@ _POSSIBLE = {
     "loss": (-1e6, 1e6),
     "eval_loss": (-1e6, 1e6),
     STEP_TIME_S: (1e-6, 86_400.0),
+    LINE_BYTES_PER_S: (1.0, 1e12),
 }
 _NUMBER_MAX = 1e18
 _COUNTERS_MAX = {"steps": limits.TRAINED_STEPS_MAX}

@@ -25,6 +25,7 @@ from swarmnode.daemon.discovery.composition import Composition
 from swarmnode.daemon.discovery.rendezvous import SwarmRendezvous
 from swarmnode.daemon.membership.members import Gate, Members, OpenGate
 from swarmnode.daemon.membership.report import (
+    LINE_BYTES_PER_S,
     ROLE,
     STEP_TIME_S,
     PeerReport,
@@ -258,6 +259,15 @@ class SwarmPart:
         }
         counted = bounded_times(said)
         return {peer: step_s for peer, step_s in counted.items() if peer != self.self_id}
+
+    def line_rates(self) -> dict[PeerId, float]:
+        """Return what the uplink of each other member carries in a second, as it says."""
+        reports = (self.peer_report(peer) for peer in self.partners() if peer != self.self_id)
+        return {
+            report.peer: report.numbers[LINE_BYTES_PER_S]
+            for report in reports
+            if LINE_BYTES_PER_S in report.numbers
+        }
 
     def swarm_step(self) -> int:
         """Return how far the swarm is, by what members say of it and most of them agree to."""

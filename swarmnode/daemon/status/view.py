@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import trio
 
 from swarmnode import __version__
 from swarmnode.daemon.exchange.history import InThread, Meetings, SwarmMixing
-from swarmnode.daemon.membership.report import STEP_TIME_S, SelfReport
+from swarmnode.daemon.membership.report import LINE_BYTES_PER_S, STEP_TIME_S, SelfReport
 from swarmnode.daemon.status.phases import (
     Idle,
     Listening,
@@ -111,6 +111,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     connectivity: Connectivity = STARTING
     bootstraps: tuple[Bootstrap, ...] = ()  # the addresses that the node was given
     exchange_s_mean: float | None = None  # of those that committed, means too: rounds follow it
+    line_bytes_per_s: float | None = None  # what the uplink carried of rounds, as it was measured
+    follows_line: str = ""  # how rounds of means follow a thin line, in words; "": there is none
 
 
 class NodeView:
@@ -187,7 +189,12 @@ class NodeView:
                 "exchanges": self.work.committed(),
                 "seconds": int(now - self.node.started_monotonic_s),
             },
-            {"loss": work.loss, "eval_loss": work.eval_loss, STEP_TIME_S: work.step_time_s},
+            {
+                "loss": work.loss,
+                "eval_loss": work.eval_loss,
+                STEP_TIME_S: work.step_time_s,
+                LINE_BYTES_PER_S: self._line_bytes_per_s(),
+            },
             self.work.swarm_step(),
             self.meetings.said(now),
             self.work.lineage(),
@@ -263,7 +270,7 @@ class NodeView:
             line_received_bytes=node.volunteer.traffic.down.by_purpose(),
             connectivity=connectivity,
             bootstraps=self.bootstraps(),
-            exchange_s_mean=self._exchange_s_mean(),
+            **self._line_figures(),
         )
 
     def note_met(self, peers: Collection[PeerId], now: float, unix_s: float) -> None:
@@ -276,6 +283,23 @@ class NodeView:
     def _exchange_s_mean(self) -> float | None:
         took = self.exchange_duration.snapshot()
         return took.sum / sum(took.counts) if any(took.counts) else None
+
+    def _line_bytes_per_s(self) -> float | None:
+        match self.work:
+            case Training(handlers=handlers):
+                return float(f"{handlers.groups.runs.rate.bytes_per_s:.2g}") or None
+        return None
+
+    def _line_figures(self) -> dict[str, Any]:
+        """Return the fields of the status that say how exchanges follow the line."""
+        found = {
+            "exchange_s_mean": self._exchange_s_mean(),
+            "line_bytes_per_s": self._line_bytes_per_s(),
+        }
+        match self.work:
+            case Training(handlers=handlers):
+                return {**found, "follows_line": handlers.groups.follows_line}
+        return found
 
     def connectivity(self, now: float) -> Connectivity:
         """Return how this node is connected; ``now`` is monotonic."""

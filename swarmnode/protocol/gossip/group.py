@@ -29,7 +29,8 @@ cannot have, end the run everywhere: no wrong mean is applied.
 
 Every phase ends by a deadline, and each of them takes at least one member away, so a run lasts at
 most enlist_s + GROUP_MEMBERS_MAX (GROUP_FLUSH_S + 3 transfer_s); where rounds are usual, deadlines
-follow what is (``round_patience.py``), and members that have held many are left out. There the
+follow what is (``round_patience.py``), and members that have held many are left out. Some runs wait
+for members on thin lines: there a share of which bytes come keeps its place, and no longer. The
 shell asks those that a run waits for whether they are there (AskAlive): a worker may be slow, but a
 node that does not answer has been stopped, and the others go on without it at once. Messages may be
 lost or come twice; they are repeated every GROUP_RESEND_S. Payloads are sent once: a stream that
@@ -111,6 +112,10 @@ class GroupCore:
                 else:
                     run.receive(peer, message, now)
                     run.go_on_without(self._silent, now)
+            case events.Arriving(gid, peer):
+                self._silent.discard(peer)
+                if gid in self._runs:
+                    self._runs[gid].times.note_bytes(peer, now)
             case events.PeerLost(peer, gid):
                 for run in self._runs.values():
                     if gid in (None, run.gid):
@@ -163,7 +168,8 @@ class GroupCore:
             if run.deadline <= now:
                 run.handle_deadline(now)
                 if run.begin.patience_s:
-                    self._effects += map(events.AskAlive, sorted(run.spare))
+                    asked = run.waits_for if run.begin.silence_s else run.spare
+                    self._effects += map(events.AskAlive, sorted(asked))
         self._collect(now)
 
     def statistics(self) -> GroupStatistics:
@@ -192,7 +198,7 @@ class GroupCore:
             and 0 < event.enlist_s <= limits.GROUP_ENLIST_S_MAX
             and 0 <= event.quorum_s <= limits.GROUP_ENLIST_S_MAX
             and 0 < event.transfer_s <= limits.GROUP_TRANSFER_S_MAX
-            and 0 <= event.patience_s <= event.transfer_s
+            and 0 <= event.silence_s <= event.patience_s <= event.transfer_s
         )
         if not is_sound:
             raise LocalProtocolError(f"a group mean out of its limits: {n_members=}, {event}")

@@ -132,6 +132,8 @@ class Begin:
         has_witnesses: pieces are made by two members, see witnesses.py.
         is_witness: whether this node makes the piece whose witness it is; no other one knows it.
         doubted: members that have held up rounds: none goes without another on their word.
+        silence_s: a share of which no byte comes for so long is waited for no more, whatever
+            patience_s says; 0: as that says. With it the shell tells of bytes, see Arriving.
     """
 
     gid: bytes
@@ -150,6 +152,7 @@ class Begin:
     is_witness: bool = True
     patience_s: float = 0.0
     doubted: frozenset[PeerId] = frozenset()
+    silence_s: float = 0.0
 
     @property
     def stage_s(self) -> float:
@@ -168,6 +171,14 @@ class Received:
 
     peer: PeerId
     message: Message
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """Bytes of a payload of this peer have come, and it is not whole yet."""
+
+    gid: bytes
+    peer: PeerId
 
 
 @dataclass(frozen=True)
@@ -238,7 +249,18 @@ class PeerSilent:
     peer: PeerId
 
 
-Event = Begin | Received | PeerLost | PeerSilent | Loaded | Reduced | Assembled | Witnessed | Failed
+Event = (
+    Begin
+    | Received
+    | Arriving
+    | PeerLost
+    | PeerSilent
+    | Loaded
+    | Reduced
+    | Assembled
+    | Witnessed
+    | Failed
+)
 
 
 # --- effects -----------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable
 
 from swarmnode import limits
@@ -48,7 +47,7 @@ class Run:
         self.view: tuple[PeerId, ...] = tuple(sorted({*begin.members, self_id}))
         self._roll = Roll(begin, self_id, now)
         self._gone: set[PeerId] = set()
-        self._times = StageTimes(now)
+        self.times = StageTimes(now)
         self._since, self._resend_at = now, now + limits.GROUP_RESEND_S  # of the phase, of words
         self._flush = wire.Flush(self.gid, (), ())
         self._flushes: dict[PeerId, tuple[PeerId, ...]] = {}
@@ -57,16 +56,13 @@ class Run:
         self._asked: set[tuple[PeerId, int]] = set()  # shares; others are not taken
         self._shares: set[tuple[PeerId, int]] = set()
         self._agreed = dict(zip(begin.members, begin.weights, strict=bool(begin.weights)))
-        self._weights = {self_id: begin.weight}
-        self.views, self._is_loaded = 0, False
+        self.views, self._is_loaded, self._weights = 0, False, {self_id: begin.weight}
         self._wants: dict[PeerId, wire.Want] = {}
         self._prepared: dict[PeerId, wire.Prepared] = {}
         self._shares_sent: set[tuple[PeerId, bytes, int]] = set()
         self._sums_sent: set[tuple[PeerId, bytes, int]] = set()
         self._tell(self.view, self._enlist_message(wants_answer=True))
         self._close_roll_if_complete(now)
-
-    # --- what happens --------------------------------------------------------------------
 
     def receive(self, peer: PeerId, message: wire.Message, now: float) -> None:
         """Take in a message of a peer. Raises RemoteProtocolError: it cannot be honest."""
@@ -92,7 +88,7 @@ class Run:
                 check_pieces(peer, self.begin.pieces_max, piece)
                 self._take_sum(peer, plan, piece, now)
             case wire.Prepared():
-                self._times.note(3, peer, now)
+                self.times.note(3, peer, now)
                 self._finish_if_all_are_prepared()
             case wire.Finished():
                 self._take_finished(message)
@@ -129,10 +125,9 @@ class Run:
 
     def note_reduced(self, plan: bytes, piece: int) -> None:
         """The shell has the sum of a piece."""
-        if self._plan is None or self._plan.plan != plan:
-            return
-        self._plan.held.add(piece)
-        self._go_on()
+        if self._plan is not None and self._plan.plan == plan:
+            self._plan.held.add(piece)
+            self._go_on()
 
     def note_witnessed(self, plan: bytes, hashes: tuple[bytes, ...]) -> None:
         """The shell has made the piece whose witness this member is."""
@@ -151,8 +146,7 @@ class Run:
         if self.phase is Phase.OVER:
             return
         self._tell(self.view, wire.Leave(self.gid, why[:_REASON_CHARACTERS_MAX]))
-        plan = self._plan
-        self._end(Abort(self.gid, why, plan is not None and plan.is_prepared, differ))
+        self._end(Abort(self.gid, why, self._is_prepared(self.self_id), differ))
 
     # --- time ----------------------------------------------------------------------------
 
@@ -175,14 +169,19 @@ class Run:
             return self._roll.closes_at
         if self.phase is Phase.FLUSH:
             return self._since + min(limits.GROUP_FLUSH_S, self.begin.stage_s)
-        assert self._plan is not None, "a run has a plan"
-        lacks_shares = bool(self._lacking_shares(is_own_only=True))
-        stage = self._plan.stage(lacks_shares=lacks_shares, has_witnesses=self.begin.has_witnesses)
-        since = self._times.prepared_at(len(self.view)) if self._plan.is_prepared else math.inf
-        return min(self._since + self.begin.stage_s * stage, since + self.begin.stage_s)
+        plan, lacks, begin = self._plan, self._lacks_shares, self.begin
+        assert plan is not None, "a run has a plan"
+        stage = plan.stage(lacks_shares=lacks, has_witnesses=begin.has_witnesses)
+        ends_at = self._since + begin.stage_s * stage
+        if lacks and begin.silence_s:
+            return min(ends_at, self.times.quiet_since(self.waits_for) + begin.silence_s)
+        n = len(self.view) if plan.is_prepared else None
+        return min(ends_at, self.times.prepared_at(n) + begin.stage_s)
 
     def _lose_patience(self, now: float) -> None:
         silent = self.waits_for
+        if now < self._since + self.begin.stage_s and self._lacks_shares:
+            silent = self.times.quiet(silent, self.begin.silence_s, now)
         if self.phase is Phase.ENLIST and len(self._roll.came) < 2:
             self.give_up("no other member came")
         elif silent:
@@ -238,7 +237,7 @@ class Run:
             self._tell(missing, self._enlist_message(wants_answer=True))
         elif self.phase is Phase.FLUSH:
             self._tell(missing, self._flush_message(wants_answer=True))
-        elif self._plan is not None and self._plan.is_prepared:
+        elif self._is_prepared(self.self_id):
             self._send_prepared(missing)
         else:
             self._ask()
@@ -351,9 +350,8 @@ class Run:
     def _use(self, plan: Plan, now: float) -> None:
         """Begin with another mean. What came for the last one was cut in another way."""
         self._plan = plan
-        self._times = StageTimes(now)
-        self._asked.clear()
-        self._shares.clear()
+        self.times = StageTimes(now)
+        self._asked, self._shares = set(), set()
         self.effects.append(UsePlan(self.gid, plan.plan, plan.n_pieces))
 
     def _source(self, piece: int) -> PeerId:
@@ -371,6 +369,10 @@ class Run:
         if plan.witnessed is not None and not is_own_only:
             pieces |= {plan.witnessed} & plan.held
         return plan.shares(pieces, self.self_id) - self._shares
+
+    @property
+    def _lacks_shares(self) -> bool:
+        return self.phase is Phase.RUN and bool(self._lacking_shares(is_own_only=True))
 
     def _ask(self) -> None:
         """Tell each peer what is wanted of it."""
@@ -404,7 +406,7 @@ class Run:
 
     def _take_share(self, peer: PeerId, message: wire.Share, now: float) -> None:
         if self.expects(peer, message):
-            self._times.note(1, peer, now)
+            self.times.note(1, peer, now)
             self._shares.add((peer, message.piece))
             self._weights[peer] = message.weight
             self.effects.append(KeepShare(self.gid, peer, message.piece))
@@ -413,7 +415,7 @@ class Run:
     def _take_sum(self, peer: PeerId, plan: bytes, piece: int, now: float) -> None:
         mine = self._plan
         if mine is not None and mine.plan == plan and piece in mine.missing:
-            self._times.note(2, peer, now)
+            self.times.note(2, peer, now)
             mine.held.add(piece)
             self.effects.append(KeepSum(self.gid, plan, piece))
             if piece == mine.witnessed:
@@ -458,11 +460,10 @@ class Run:
         self._tell(peers, wire.Prepared(self.gid, plan.plan, plan.result, plan.witness))
 
     def _is_prepared(self, peer: PeerId) -> bool:
-        if self._plan is None:
-            return False
-        if peer == self.self_id:
-            return self._plan.is_prepared
-        return peer in self._prepared and self._prepared[peer].plan == self._plan.plan
+        plan, said = self._plan, self._prepared.get(peer)
+        if plan is None or peer == self.self_id:
+            return plan is not None and plan.is_prepared
+        return said is not None and said.plan == plan.plan
 
     def _finish_if_all_are_prepared(self) -> None:
         plan = self._plan
@@ -483,8 +484,8 @@ class Run:
             self.give_up("the others finished without this node")
 
     def _commit(self, plan: Plan) -> None:
-        self.effects += self._times.held(self.gid, self.begin.stage_s)
-        self._end(Commit(self.gid, plan.plan, plan.contributors, plan.result, self._times.usual_s))
+        self.effects += self.times.held(self.gid, self.begin.stage_s)
+        self._end(Commit(self.gid, plan.plan, plan.contributors, plan.result, self.times.usual_s))
 
     def _end(self, outcome: Commit | Abort) -> None:
         self.phase, self.outcome = Phase.OVER, outcome

@@ -19,13 +19,26 @@ A member whose worker is slow still says that it is there. One that does not is 
 out before all others until it is heard, or for PARTNER_SLOW_S: a laptop that is closed costs one
 wait, and is back with its first word.
 
+A member on a *thin line* needs longer for what it sends in a stage than what is usual, as it says
+of itself: it has measured that. It would be left out of every mean. So now and then a round waits
+for all such members, its stages as long as the thinnest line needs; as long as bytes keep coming,
+and a round that took so long is followed by seven times as long without (ROUND_THIN_SHARE). In the
+others they are not waited for at all. One that says so and then sends nothing, or too slowly, has
+cost one such round, and no other for ROUND_THIN_AGAIN_S. All members hear the same of lines, and
+measure nearly the same; a round waits for a member only where all of them would. Where they differ
+in whether its turn has come, it is in none of their means, so one that has waited and is not among
+those waits again in a round of a number that is a multiple of ROUND_THIN_EVERY, which all of them
+know. A line is thin where what is usual is too short for it with some slack: so one that takes it
+for no thin one waits long enough for it. Where the others are no majority, all rounds wait: thin
+lines are what is usual there.
+
 Source: as of ``patience.py``; the second slowest in place of all, as a trimmed mean of one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from swarmnode import limits
@@ -43,6 +56,9 @@ _STAGES = 3
 # counts in pairs, where a node has others meanwhile.
 _DEBT_S_MAX = 1.0
 _LEFT_OUT_SHARE_MAX = 1 / 4
+# On a thin line something comes of each payload in this part of the time that all of it may take,
+# however many share the line and take their turns of some KiB.
+_SILENCE_SHARE = 1 / 2
 # A timer that is later than this, in parts of what it was set to, is late for reasons of our own.
 _OWN_PAUSE = 1.25
 
@@ -55,15 +71,31 @@ class StageTimes:
     _arrivals: tuple[list[tuple[float, PeerId]], ...] = field(
         default_factory=lambda: tuple([] for _ in range(_STAGES))
     )
+    _bytes_at: dict[PeerId, float] = field(default_factory=dict)
 
     def note(self, stage: int, peer: PeerId, now: float) -> None:
         """A member has delivered something of a stage, 1 to 3."""
         self._arrivals[stage - 1].append((now, peer))
 
-    def prepared_at(self, n: int) -> float:
+    def note_bytes(self, peer: PeerId, now: float) -> None:
+        """A payload of a member is on its way, and goes on."""
+        self._bytes_at[peer] = now
+
+    def quiet_since(self, peers: Collection[PeerId]) -> float:
+        """Return since when no byte of one of these has come, of the one that is quiet longest."""
+        return min((self._quiet_since(peer) for peer in peers), default=self.since)
+
+    def quiet(self, peers: Iterable[PeerId], silence_s: float, now: float) -> set[PeerId]:
+        """Return those of which nothing has come for so long."""
+        return {peer for peer in peers if self._quiet_since(peer) + silence_s <= now}
+
+    def _quiet_since(self, peer: PeerId) -> float:
+        return max(self.since, self._bytes_at.get(peer, self.since))
+
+    def prepared_at(self, n: int | None) -> float:
         """Return when the last of most of ``n`` members was prepared; inf: not most are yet."""
         prepared = self._arrivals[-1]
-        return prepared[-1][0] if 2 * (len(prepared) + 1) > n else math.inf
+        return prepared[-1][0] if n and 2 * (len(prepared) + 1) > n else math.inf
 
     @property
     def usual_s(self) -> float:
@@ -132,12 +164,90 @@ class Roll:
         return max(closes_at, self._quorum_at + begin.enlist_s / 2)
 
 
+@dataclass(frozen=True)
+class Waits:
+    """Whom a round waits for, and how long.
+
+    Attributes:
+        stage_s: how long a stage may last.
+        silence_s: how long one of these may send nothing; 0: stage_s.
+        thin: those of them for whom the stages were stretched.
+    """
+
+    members: tuple[PeerId, ...]
+    stage_s: float
+    silence_s: float = 0.0
+    thin: frozenset[PeerId] = frozenset()
+
+
 class RoundPatience:
     """Of one kind of rounds: what is usual, and what each member has held."""
 
     def __init__(self) -> None:
         self.conduct = ConductTable(debt_s_max=_DEBT_S_MAX)
         self._usual, self._answers = Usual(), Usual()
+        self._thin_again_at = -math.inf  # when a round may wait for members on thin lines
+        self._in_vain: dict[PeerId, float] = {}  # until when it does not for one of them
+        self._is_alone = False  # the last that waited for them was without them: others did not
+
+    def waits(
+        self,
+        members: tuple[PeerId, ...],
+        self_id: PeerId,
+        now: float,
+        limits_s: tuple[float, float],
+        needs_s: Mapping[PeerId, float],
+        number: int,
+    ) -> Waits:
+        """Return whom the next round waits for; a member on a thin line in some of them.
+
+        Args:
+            number: of the round, which is the same for all members.
+            limits_s: of a stage, as :meth:`limit_s` says, and the most.
+            needs_s: what the line of each member was measured to need for a stage, as it says.
+        """
+        good, (usual_s, most_s) = self.waited_for(members, self_id, now), limits_s
+        # What one has held before it was known that its line is thin is no reason.
+        thin = frozenset(
+            peer
+            for peer in members
+            if limits.ROUND_THIN_SLACK * needs_s.get(peer, 0.0) > usual_s
+            and not self.conduct.is_silent(peer, now)
+        )
+        if not thin:
+            return Waits(good, usual_s)
+        most_s = min(most_s, max(usual_s, limits.ROUND_THIN_STAGE_S_MAX))
+        rest = tuple(peer for peer in good if peer not in thin)
+        if self_id not in thin and len(rest) > 1 and has_majority(members, rest):
+            self._in_vain = {peer: until for peer, until in self._in_vain.items() if until > now}
+            thin = frozenset(
+                peer
+                for peer in thin - self._in_vain.keys()
+                if limits.ROUND_THIN_SLACK * needs_s[peer] <= most_s
+            )
+            is_turn = not (self._is_alone and number % limits.ROUND_THIN_EVERY)
+            if not thin or now < self._thin_again_at or not is_turn:
+                return Waits(rest, usual_s)
+            good = tuple(peer for peer in members if peer in thin or peer in rest)
+        wanted_s = limits.ROUND_THIN_SLACK * max(needs_s[peer] for peer in thin)
+        stage_s = max(usual_s, min(wanted_s, most_s))
+        return Waits(good, stage_s, max(usual_s, _SILENCE_SHARE * stage_s), thin)
+
+    def note_over(
+        self, waits: Waits, contributors: Collection[PeerId], took_s: float, now: float
+    ) -> None:
+        """A round is over that waited for members on thin lines; none: it came to nothing.
+
+        What it took is followed by as many times as long without such a round, so that it is
+        ROUND_THIN_SHARE of the time, however slowly members send. One that was not among them in
+        the end, though the round was long, is not waited for again for a while.
+        """
+        if waits.thin:
+            self._thin_again_at = now + took_s * (1 / limits.ROUND_THIN_SHARE - 1)
+            self._is_alone = waits.thin.isdisjoint(contributors)
+            if contributors and took_s > _SILENCE_SHARE * waits.stage_s:
+                until = now + limits.ROUND_THIN_AGAIN_S
+                self._in_vain |= dict.fromkeys(waits.thin - set(contributors), until)
 
     def limit_s(self, transfer_s: float, least_s: float = 0.0) -> float:
         """Return how long a stage may last.
@@ -204,3 +314,31 @@ class RoundPatience:
     def _turn(self, peer: PeerId, now: float) -> tuple[bool, float, PeerId]:
         """Of members to be left out the silent ones are first, then those that owe most."""
         return not self.conduct.is_silent(peer, now), self.conduct.budget_s(peer, now), peer
+
+
+def line_words(
+    waits: Waits, members: Collection[PeerId], self_id: PeerId, needs_s: Mapping[PeerId, float]
+) -> str:
+    """Return how a round follows a thin line, as people are told; "": there is none."""
+    own_s = needs_s.get(self_id, 0.0)
+    left_out = [peer for peer in members if peer in needs_s and peer not in waits.members]
+    others_s = sorted(need_s for peer, need_s in needs_s.items() if peer != self_id)
+    usual_s = max(others_s[len(others_s) // 2] if others_s else own_s, limits.EXCHANGE_ANSWER_S_MIN)
+    if own_s > limits.EXCHANGE_PATIENCE * usual_s:
+        return (
+            f"the line of this node needs {own_s:.3g} s to send its part of a round, most others"
+            f" {others_s[len(others_s) // 2]:.2g} s: they wait for it in some rounds"
+        )
+    if waits.thin:
+        n = _count_members(len(waits.thin))
+        return f"a stage of this round may last {waits.stage_s:.3g} s, for {n} on a thin line"
+    if left_out:
+        n, share = _count_members(len(left_out)), limits.ROUND_THIN_SHARE
+        return (
+            f"{n} on a thin line waited for in at most {share:.1%} of the time, not in this round"
+        )
+    return ""
+
+
+def _count_members(n: int) -> str:
+    return "1 member" if n == 1 else f"{n} members"

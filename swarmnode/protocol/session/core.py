@@ -285,6 +285,7 @@ class SessionCore:
         stream = self._table.receiving(self._parser.data_stream, FrameKind.DATA)
         self._parser.skip_data(n_bytes)
         stream.receive_credit -= n_bytes
+        stream.arrived_bytes += n_bytes
         self._received_bytes[stream.priority] += n_bytes
         self.received_for[stream.purpose] += n_bytes
         read_bytes = stream.inbox.commit(n_bytes)
@@ -301,6 +302,7 @@ class SessionCore:
                 f"{stream.receive_credit}"
             )
         stream.receive_credit -= len(piece)
+        stream.arrived_bytes += len(piece)
         self._received_bytes[stream.priority] += len(piece)
         self.received_for[stream.purpose] += len(piece)
         if stream.is_discarding:

@@ -52,6 +52,7 @@ class StreamState:
     in_data_ring: bool = False
 
     # --- what we receive
+    arrived_bytes: int = 0
     receive_credit: int = limits.STREAM_WINDOW_BYTES
     window_bytes: int = limits.STREAM_WINDOW_BYTES
     credit_due: int = 0  # consumed, not yet given back

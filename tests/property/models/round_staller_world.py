@@ -22,7 +22,7 @@ from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group import GroupCore
-from swarmnode.protocol.gossip.round_patience import RoundPatience
+from swarmnode.protocol.gossip.round_patience import RoundPatience, Waits
 from swarmnode.wire.exchange import group as wire
 from tests.kits.hostile.rounds import RoundStall, is_withheld
 
@@ -41,6 +41,8 @@ class _Member:
         self.patience = patience
         self.count = self.attempt = 0  # means behind it, and runs at the next one that failed
         self.running = b""
+        self.waits = Waits((), 0.0)  # of the run that was begun last
+        self.began_s = 0.0
         self.commits_s: list[float] = []
         self.is_due = False
         self.wake_at = math.inf
@@ -64,6 +66,7 @@ class World:
         self.rng = random.Random(seed)
         self.now = 0.0
         self.every_s = every_s
+        self.transfer_s = _TRANSFER_S
         self._slow_s, self._delay_s = slow_s, delay_s
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -132,19 +135,25 @@ class World:
     def _begin_run(self, member: _Member, gid: bytes, everyone: tuple[PeerId, ...]) -> None:
         if not member.core.may_begin(gid):
             return
-        member.running = gid
+        member.running, member.began_s = gid, self.now
+        usual_s = member.patience.limit_s(self.transfer_s, 2 * self._slow_s)
+        limits_s, needs_s = (usual_s, self.transfer_s), self.needs_s(len(everyone))
+        number = member.count + member.attempt
+        waits = member.patience.waits(everyone, member.peer, self.now, limits_s, needs_s, number)
+        member.waits = waits
         begin = events.Begin(
             gid,
-            member.patience.waited_for(everyone, member.peer, self.now),
+            waits.members,
             len(everyone),
             1.0,
             max(limits.GROUP_ENLIST_S_MIN, limits.GROUP_ENLIST_SHARE * self.every_s),
-            _TRANSFER_S,
+            self.transfer_s,
             electorate=everyone,
             quorum_s=limits.GROUP_ENLIST_S_MAX,
             lineage=member.count,
             attempt=member.attempt,
-            patience_s=member.patience.limit_s(_TRANSFER_S, 2 * self._slow_s),
+            patience_s=waits.stage_s,
+            silence_s=waits.silence_s,
         )
         self._feed(member, begin)
 
@@ -180,16 +189,16 @@ class World:
             return
         match effect:
             case events.Send(peer, message):
-                self._send(member.peer, peer, message, self._delay_s)
+                self.send(member.peer, peer, message, self._delay_s)
             case events.TakePayload(gid):
                 self._later(member, self._to_boundary_s(member), events.Loaded(gid))
             case events.SendShare(gid, peer, plan, piece, weight):
                 after_s = _MOVE_S
                 if member.peer == self.attacker and self.stall == "dragged":
                     after_s = _DRAG_S
-                self._send(member.peer, peer, wire.Share(gid, piece, weight, plan), after_s)
+                self.send(member.peer, peer, wire.Share(gid, piece, weight, plan), after_s)
             case events.SendSum(gid, peer, plan, piece):
-                self._send(member.peer, peer, wire.Sum(gid, plan, piece), _MOVE_S)
+                self.send(member.peer, peer, wire.Sum(gid, plan, piece), _MOVE_S)
             case events.Reduce(gid, plan, piece):
                 self._later(member, _WORK_S, events.Reduced(gid, plan, piece))
             case events.Assemble(gid, plan):
@@ -198,12 +207,22 @@ class World:
                 self._ask_alive(member, peer)
             case events.HeldRound(_, peer, held_s):
                 member.patience.note_held(peer, held_s, self.now)
-            case events.Commit(usual_s=usual_s):
+            case events.Commit(contributors=contributors, usual_s=usual_s):
+                self._note_over(member, contributors)
                 member.patience.note_commit(usual_s)
                 member.commits_s.append(self.now)
                 member.running, member.count, member.attempt = b"", member.count + 1, 0
             case events.Abort(gid) if gid == member.running:
+                self._note_over(member, ())
                 member.running, member.attempt = b"", member.attempt + 1
+
+    def _note_over(self, member: _Member, contributors: tuple[PeerId, ...]) -> None:
+        took_s = self.now - member.began_s
+        member.patience.note_over(member.waits, contributors, took_s, self.now)
+
+    def needs_s(self, n_members: int) -> dict[PeerId, float]:
+        """Return what members say that their lines need for a stage of a run of so many."""
+        return {}
 
     def _to_boundary_s(self, member: _Member) -> float:
         is_slow = self._slow_s and member.peer == self.honest[0]
@@ -216,7 +235,7 @@ class World:
 
     # --- the network ---------------------------------------------------------------------
 
-    def _send(self, source: PeerId, target: PeerId, message: wire.Message, after_s: float) -> None:
+    def send(self, source: PeerId, target: PeerId, message: wire.Message, after_s: float) -> None:
         link = (source, target)
         arrives = max(self.now + after_s, self._last.get(link, 0.0))
         if not isinstance(message, wire.Share | wire.Sum):  # these have streams of their own
@@ -251,7 +270,7 @@ class World:
                 member.count, member.attempt = lineage, message.attempt
                 self._begin(member)
         elif lineage < member.count:
-            self._send(member.peer, source, wire.Leave(message.gid, "behind"), self._delay_s)
+            self.send(member.peer, source, wire.Leave(message.gid, "behind"), self._delay_s)
         elif (lineage, message.attempt) > (member.count, member.attempt):
             if member.running:
                 self._feed(member, events.Failed(member.running, "others are further"))

@@ -165,6 +165,27 @@ async def test_two_sessions_share_one_limit(autojump_clock) -> None:
     assert min(shares) > 0.3 * sum(shares)
 
 
+async def test_on_a_thin_line_all_have_their_part_of_each_second(autojump_clock) -> None:
+    """What is sent to one peer is not held until another one has all of its own."""
+    sinks, own = [Sink(), Sink(), Sink()], Services()
+    rate = 25 * KB
+    own.traffic.up.limit(rate)
+    async with (
+        session_pair(sinks[0].services, own_services=own) as (one, _),
+        session_pair(sinks[1].services, own_services=own) as (two, _),
+        session_pair(sinks[2].services, own_services=own) as (three, _),
+        trio.open_nursery() as nursery,
+    ):
+        for session in (one, two, three):
+            nursery.start_soon(pour, session, 16 * limits.KIB)
+        for _ in range(8):
+            before = [sink.received_bytes for sink in sinks]
+            await trio.sleep(6)
+            passed = zip(sinks, before, strict=True)
+            assert min(sink.received_bytes - n_bytes for sink, n_bytes in passed) > 1.7 * rate
+        nursery.cancel_scope.cancel()
+
+
 async def test_no_tensors_may_pass_and_the_rest_does(autojump_clock) -> None:
     sink, own = Sink(), Services()
     async with session_pair(sink.services, own_services=own) as (alice, bob):

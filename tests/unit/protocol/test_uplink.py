@@ -188,6 +188,24 @@ def test_exchanges_pass_before_relaying_before_snapshots(is_owner_s_limit: bool)
     assert line.for_purpose[Purpose.SNAPSHOTS] - before > 0.45 * total
 
 
+def test_those_that_wait_have_their_turns_in_order_of_asking() -> None:
+    line = Line()
+    line.limit(MBIT)
+    sent = dict.fromkeys(("first", "second", "third"), 0)
+
+    def run(begin_ms: int, end_ms: int, *waiters: str) -> None:
+        for now in (millisecond / 1000 for millisecond in range(begin_ms, end_ms)):
+            for waiter in waiters:
+                while line.free_at(now, waiter=waiter) <= now:
+                    line.spend(line.turn_bytes_max(), now, Purpose.EXCHANGE)
+                    sent[waiter] += line.turn_bytes_max()
+
+    run(0, 30_000, *sent)
+    assert list(sent.values()) == pytest.approx([MBIT * 10] * 3, rel=0.05)
+    run(30_000, 60_000, "first", "third")  # the second is gone, and takes no turn of the others
+    assert list(sent.values()) == pytest.approx([MBIT * 25, MBIT * 10, MBIT * 25], rel=0.05)
+
+
 def test_what_was_used_long_ago_is_no_debt() -> None:
     line = Line()
     line.limit(MBIT)
