@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,6 +72,11 @@ class Outcome:
         """Steps are what a node does, however busy the machine is with other things."""
         return self.commits / self.steps
 
+    @property
+    def cpu_per_step(self) -> float:
+        """Seconds that a daemon takes for a step of its worker's."""
+        return self.cpu_s / self.steps
+
 
 class HostileDaemon(Daemon):
     """A node with an attack of ``tests/kits/hostile``."""
@@ -88,7 +94,7 @@ def run(folder: Path, attack: str, setting: Setting) -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     with hostile_swarm(folder, attack, setting) as (_, nodes):
         outcome = _measure(nodes, setting)
-    print(f"{setting.strategy} {attack}: {outcome}")
+    print(f"{setting.strategy} {attack}: {outcome}", file=sys.stderr)
     return outcome
 
 
