@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,7 +93,7 @@ def run(folder: Path, attack: str, setting: Setting) -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     with hostile_swarm(folder, attack, setting) as (_, nodes):
         outcome = _measure(nodes, setting)
-    print(f"{setting.strategy} {attack}: {outcome}", file=sys.stderr)
+    print(f"{setting.strategy} {attack}: {outcome}")
     return outcome
 
 

@@ -5,13 +5,14 @@
     python -m tests.process.swarm.hostile_table [--steps N] [--only NAME ...] [--meet NAME ...]
 
 prints a row for each way to meet and each attack: what the honest come to as a share of the same
-in peace, which is run before and after every two attacks, so that whatever else the machine does
+in peace, which is run before and after every three attacks, so that whatever else the machine does
 is in both. It exits with 1 where one of them is beyond what a node may lose.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -41,7 +42,7 @@ COMMITS_SHARE = 0.8
 LOSS_RATIO = 1.03
 MEMORY_RATIO = 1.25
 CPU_RATIO = 2.0
-_ATTACKS_BETWEEN = 2  # two runs in peace
+_ATTACKS_BETWEEN = 3  # two runs in peace
 _COLUMNS = "{:12} {:16} {:>8} {:>7} {:>7} {:>7} {:>8}  {}"
 
 
@@ -128,7 +129,10 @@ def _rows(setting: Setting, attacks: Sequence[str]) -> int:
 
 
 def _in_folder(setting: Setting, attack: str) -> Outcome:
-    with tempfile.TemporaryDirectory(prefix="swarmnode-hostile-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="swarmnode-hostile-") as folder,
+        contextlib.redirect_stdout(sys.stderr),  # what the nodes say
+    ):
         return run(Path(folder), attack, setting)
 
 
