@@ -130,7 +130,9 @@ def _rows(setting: Setting, attacks: Sequence[str]) -> int:
 
 def _in_folder(setting: Setting, attack: str) -> Outcome:
     with (
-        tempfile.TemporaryDirectory(prefix="swarmnode-hostile-") as folder,
+        tempfile.TemporaryDirectory(
+            prefix="swarmnode-hostile-", ignore_cleanup_errors=True
+        ) as folder,
         contextlib.redirect_stdout(sys.stderr),  # what the nodes say
     ):
         return run(Path(folder), attack, setting)
