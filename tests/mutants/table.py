@@ -97,6 +97,11 @@ MUTANTS: dict[str, Mutant] = {
     "clipping": Mutant(
         f"{_MERGING}.clipped_mean:clipping", lambda norms, *_: norms * 0 + 1.0, _RULES_TESTS
     ),
+    "outsized": Mutant(
+        f"{_MERGING}.rules:without_outsized",
+        lambda rule, about: rule(about),
+        "tests/unit/daemon/collective/test_robust_groups.py -k too_large",
+    ),
     "votes": Mutant(f"{_MERGING}.sybil_mean:_alike", lambda c: np.eye(len(c)), _RULES_TESTS),
     "opposed": Mutant(
         f"{_MERGING}.sybil_mean:_agreement", lambda cosines, _: np.ones(len(cosines)), _RULES_TESTS

@@ -47,6 +47,7 @@ _LessorT = TypeVar("_LessorT", bound=Lessor)
 # So many elements are averaged or hashed in a fifth of a millisecond, with the extension; by a rule
 # in one, and the switch to a thread and back costs as much where workers keep all cores busy.
 _INLINE_ELEMS = 2**18
+_TELLS_FROM = 4  # members: as of merging/rules.py, which is loaded where a rule is due
 
 GroupEnded = Callable[[BufferLease | None, events.Commit | events.Abort], None]
 
@@ -141,7 +142,8 @@ class GroupPayload(Generic[_LessorT]):
         """Read a share or a sum, chunk by chunk.
 
         Raises:
-            Refused: it is implausibly large beside what this node gives, and must not count.
+            Refused: it is implausibly large beside what this node gives, and must not count; but
+                for a share of which a rule sees that itself.
             MalformedMessage, and what streams do.
         """
         piece = self._pieces[header.piece]  # of the plan as it is now, which may change meanwhile
@@ -157,8 +159,13 @@ class GroupPayload(Generic[_LessorT]):
         why = sizes.refusal(self._own_sizes, self._lease.weights if self._lease else UNKNOWN)
         if why:
             self._refused()
-            raise Refused(f"refused: {why}")
+            if isinstance(header, wire.Sum) or not self._tells_outsized():
+                raise Refused(f"refused: {why}")
         return received
+
+    def _tells_outsized(self) -> bool:
+        """Whether the mean itself leaves out a share that is far longer than the others."""
+        return False
 
     def keep_share(self, peer: PeerId, piece: int, payload: Payload) -> None:
         """Keep it for the sum."""
@@ -266,7 +273,14 @@ class RobustPayload(GroupPayload[ComparingLessor]):
     come of the rule, the worker of the member that makes a piece tries both on the public probe,
     and a worker that does not answer in time leaves it at the last one. Views are looked at one by
     one: their values have nothing to do with each other.
+
+    Of four members or more the rule leaves out what is far longer than most shares. A member that
+    would refuse such a share by its own scale, where another one takes it, would lose its sender
+    alone: then both have rounds of their own, of too few.
     """
+
+    def _tells_outsized(self) -> bool:
+        return len(self._pieces) >= _TELLS_FROM  # as many contributors as pieces, or more
 
     async def _mean_of(
         self,

@@ -8,6 +8,7 @@ mean of a group does without: import it where a rule is due.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 # Of GROUP_MEMBERS_MAX shares it takes 15 MiB; a multiple of the blocks of all codecs, 320 and 4096.
 _SLICE_ELEMS = 61_440
+OUTSIZED = 100.0  # as pairs refuse a vector beside one's own (tensor/magnitude.py)
+# Of three or fewer none is told from the others, and most of them may be outsized.
+TELLS_FROM = 4
 _ELSEWHERE = {"mean": "mixing", "nnm-trimmed": "nnm"}  # modules of another name than the rule's
 
 Encoded = Sequence["Buffer"]  # payloads, one for each part
@@ -76,7 +80,29 @@ def find_mixes(
     measured = Measured(len(weights))
     for number, part in enumerate(parts):
         measured.add_payloads(part.codec, [share[number] for share in shares], part.numel)
-    return find_rule(rule)(Round(measured.gram(), tuple(weights), own))
+    return without_outsized(find_rule(rule), Round(measured.gram(), tuple(weights), own))
+
+
+def without_outsized(rule: MixRule, about: Round) -> tuple[Mix, ...]:
+    """Return what a rule makes of the vectors that are no longer than most could be.
+
+    A vector OUTSIZED times as long as the median is no update: clipped, it would still pull in its
+    own direction, round after round. All who make the same part leave out the same ones, as it is
+    the vectors themselves that say so, and not what each of them has learnt.
+    """
+    norms = about.norms
+    kept = np.flatnonzero(norms <= OUTSIZED * np.sort(norms)[(len(norms) - 1) // 2])
+    if about.n < TELLS_FROM or len(kept) == about.n:
+        return rule(about)
+    weights = tuple(about.weights[number] for number in kept)
+    own = int(np.searchsorted(kept, about.own)) % len(kept)  # of a liar itself: any
+    mixes = rule(Round(about.gram[np.ix_(kept, kept)], weights, own, about.seed))
+    found = []
+    for mix in mixes:
+        coefficients = np.zeros((len(mix.coefficients), about.n))
+        coefficients[:, kept] = mix.coefficients
+        found.append(replace(mix, coefficients=coefficients))
+    return tuple(found)
 
 
 def mixed_values(mix: Mix, parts: Sequence[Part], shares: Sequence[Encoded]) -> Rows:

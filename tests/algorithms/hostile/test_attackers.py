@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 
+from swarmnode.ipc.control import Configure
 from swarmnode.strategies.base import Intent
 from swarmnode.strategies.merging.slot import ACCEPTED
 from swarmnode.strategies.pair_average import PairAverage
+from swarmnode.tasks.base import probe_hash
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.digits import Digits
 from swarmnode.testing.lab.tasks import Sgd
+from swarmnode.worker.model.state import build_task
+from tests.kits.hostile.lies import shuffled_text
 
 N, ATTACKERS, EVERY, STEPS = 12, 2, 5, 400
 OLD_STEPS = 200  # of what a replay sends
@@ -133,3 +138,27 @@ def test_attackers_among_honest_nodes_change_little(name) -> None:
     assert guarded.mean >= clean().mean - 0.03
     assert guarded.worst >= 0.8
     assert guarded.refused + guarded.given > 20
+
+
+# --- of the hostile node of tests/kits --------------------------------------------------------
+
+
+def test_shuffled_text_teaches_nothing_and_is_weighed_by_the_same_probe(tmp_path: Path) -> None:
+    told = Configure(
+        task="bytes-lm",
+        task_config={},
+        strategy="streaming",
+        strategy_settings={},
+        swarm_seed=0,
+        shard_seed=0,
+        snapshot_dir=str(tmp_path),
+    )
+    learnt = build_task("bytes-lm", {}, shuffled_text(told).data_dir)
+    honest = build_task("bytes-lm", {}, "")
+    assert probe_hash(learnt) == probe_hash(honest)
+    assert learnt.data_hash() != honest.data_hash()
+    batch = next(learnt.batches(1))
+    bigrams = torch.stack([batch[:, :-1], batch[:, 1:]]).flatten(1).unique(dim=1)
+    usual = next(honest.batches(1))
+    usual_bigrams = torch.stack([usual[:, :-1], usual[:, 1:]]).flatten(1).unique(dim=1)
+    assert bigrams.shape[1] > 1.2 * usual_bigrams.shape[1]

@@ -2,7 +2,9 @@
 
 import copy
 import json
+from functools import partial
 
+import msgspec
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from swarmnode.cli.main import main
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.base import Intent, Kind, View
 from swarmnode.strategies.pair_average import PairAverage
+from swarmnode.strategies.registry import build_strategy
 from swarmnode.tasks.bytes_lm import BytesLM
 from swarmnode.testing.lab import setups
 from swarmnode.testing.lab.attacks.impostors import LyingMembers
@@ -17,6 +20,7 @@ from swarmnode.testing.lab.attacks.named import ATTACKS, FIXED, by_gradient, by_
 from swarmnode.testing.lab.attacks.runs import execute_attack, known_attacks, parse_attack
 from swarmnode.testing.lab.attacks.scene import STALE_ROUNDS, Overheard, Scene
 from swarmnode.testing.lab.digits import Digits
+from swarmnode.testing.lab.runs import build_arena
 from swarmnode.testing.lab.sides import would_take
 from swarmnode.testing.lab.text import TextTask
 
@@ -277,6 +281,24 @@ def test_undefended_it_is_harmful(attack):
     figures = execute_attack(asked(attack, attackers=2, nodes=6, optimizer="adam", lr=0.003))
     assert list(figures) == FIELDS
     assert figures["clean"] - figures["undefended"] > HARMFUL[attack]
+
+
+def test_a_node_is_judged_at_moments_of_the_end_and_not_at_one():
+    """By its last moment alone the worst of twenty is whichever has just had a bad one."""
+    run = msgspec.structs.replace(asked("none").run, steps=80, seed=1)
+    arena = build_arena(msgspec.structs.replace(run, guarded=True))
+    make = partial(build_strategy, run.strategy, run.settings)
+    arena.impostors = LyingMembers(arena, ["none"], make)
+    arena.run(72)
+    found = []
+    for _ in range(8):
+        arena.run(1)
+        found.append([arena.task.judge(x) for x in arena.task.x[:-1]])
+    expected = torch.tensor(found, dtype=torch.float64)
+    figures = execute_attack(asked("none", steps=80))
+    assert figures["mean"] == pytest.approx(float(expected.mean()), abs=1e-6)
+    assert figures["worst"] == pytest.approx(float(expected.mean(0).min()), abs=1e-6)
+    assert figures["worst"] != pytest.approx(float(expected[-1].min()), abs=1e-6)
 
 
 def test_members_that_behave_change_nothing():

@@ -4,6 +4,7 @@
 none              it behaves
 sign-flip, ...    its worker lies about weights: what `swarmnode simulate --attack` has by these
                   names is stronger where it knows what honest members send; a lone node does not
+shuffled-text     its worker learns that any byte follows any other
 pair-STALL        it holds up pairs (``pairs.py``)
 round-STALL       it holds up groups and gatherings (``rounds.py``)
 withheld          it announces messages of a gathering and gives none
@@ -33,7 +34,19 @@ from swarmnode.daemon.membership.swarm import Communicator
 from swarmnode.daemon.snapshots.snapshots import Snapshots
 from swarmnode.daemon.worker.link import StartWorker
 from swarmnode.ids import PeerId
-from tests.kits.hostile.lies import Forge, LyingLink, Stale, honest, huge, lying, scaled, sign_flip
+from tests.kits.hostile.lies import (
+    Forge,
+    LyingLink,
+    Retrain,
+    Stale,
+    as_told,
+    honest,
+    huge,
+    lying,
+    scaled,
+    shuffled_text,
+    sign_flip,
+)
 from tests.kits.hostile.pairs import PAIR_STALLS, PairStall, StallingExchanges
 from tests.kits.hostile.rounds import ROUND_STALLS, RoundStall, StallingRuns, WithholdingRounds
 from tests.kits.hostile.snapshots import (
@@ -54,12 +67,14 @@ class Attack:
 
     Attributes:
         forge: makes what its worker's views become; each node has its own.
+        retrain: changes what its worker learns from.
         exchanges, runs, messages, snapshots: in place of the product's parts.
         is_boasting, spoil: see :class:`LyingLink`.
         addresses: that it tells others; empty: its own.
     """
 
     forge: Callable[[], Forge] = lambda: honest
+    retrain: Retrain = as_told
     exchanges: type[Exchanges] = Exchanges
     runs: type[GroupRuns] = GroupRuns
     messages: type[GatherRounds] = GatherRounds
@@ -75,6 +90,7 @@ class Attack:
             lambda link: LyingLink(
                 link, self.forge(), is_boasting=self.is_boasting, spoil=self.spoil
             ),
+            self.retrain,
         )
 
     def find_addresses(self, bound: str) -> tuple[str, ...]:
@@ -96,6 +112,7 @@ ATTACKS: dict[str, Attack] = {
     "scaled": Attack(forge=lambda: scaled),
     "huge": Attack(forge=lambda: huge),
     "stale": Attack(forge=Stale),
+    "shuffled-text": Attack(retrain=shuffled_text),
     **{f"pair-{stall}": _pairs(stall) for stall in PAIR_STALLS},
     **{f"round-{stall}": _rounds(stall) for stall in ROUND_STALLS},
     "withheld": Attack(messages=WithholdingRounds),

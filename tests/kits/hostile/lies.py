@@ -25,10 +25,13 @@ from swarmnode.ipc.control import (
     ToWorker,
     WorkerReady,
 )
+from swarmnode.tasks.text import load_corpus, split
 
 Values = npt.NDArray[np.floating]
+Retrain = Callable[[Configure], Configure]  # what a worker is told to learn from
 Forge = Callable[[str, Values], Values]  # name of the view, what an honest member sends
 _HUGE = 1e30
+_ASCII_END = 128
 _STEPS_CLAIMED = 2**62
 _FLOATS: dict[int, npt.DTypeLike] = {4: np.float32, 8: np.float64}
 
@@ -138,12 +141,33 @@ class LyingLink:
             begin += view.numel
 
 
-def lying(start_worker: StartWorker, make: Callable[[WorkerLink], LyingLink]) -> StartWorker:
+def as_told(configure: Configure) -> Configure:
+    """Return what an honest worker learns from."""
+    return configure
+
+
+def shuffled_text(configure: Configure) -> Configure:
+    """Let a worker of `bytes-lm` learn that any byte follows any other.
+
+    The text that is held out is as it was, so its public probe is that of the swarm.
+    """
+    train, held_out = split(load_corpus(configure.data_dir))
+    ascii_only = bytes(byte if byte < _ASCII_END else ord("?") for byte in train)
+    shuffled = bytes(np.random.default_rng(0).permutation(np.frombuffer(ascii_only, np.uint8)))
+    folder = Path(configure.snapshot_dir) / "shuffled"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "text.txt").write_bytes(shuffled + held_out)
+    return msgspec.structs.replace(configure, data_dir=str(folder))
+
+
+def lying(
+    start_worker: StartWorker, make: Callable[[WorkerLink], LyingLink], retrain: Retrain = as_told
+) -> StartWorker:
     """Return what starts workers and puts a liar before each."""
 
     @asynccontextmanager
     async def start(configure: Configure) -> AsyncIterator[LyingLink]:
-        async with start_worker(configure) as link:
+        async with start_worker(retrain(configure)) as link:
             yield make(link)
 
     return start

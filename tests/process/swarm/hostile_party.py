@@ -71,6 +71,11 @@ class Outcome:
         """Steps are what a node does, however busy the machine is with other things."""
         return self.commits / self.steps
 
+    @property
+    def cpu_per_step(self) -> float:
+        """Seconds that a daemon takes for a step of its worker's."""
+        return self.cpu_s / self.steps
+
 
 class HostileDaemon(Daemon):
     """A node with an attack of ``tests/kits/hostile``."""

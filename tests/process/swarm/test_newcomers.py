@@ -26,6 +26,9 @@ pytestmark = pytest.mark.slow
 # Few steps a second: it is newcomers that are watched, and torch is what they load.
 SETTING = Setting("pair-average", (("every", 16),), steps=500, cpu_percent=10)
 NEWCOMERS, AT_ONCE = 20, 2
+# A process that imports torch on a machine where none other does takes 3 s, on a busy one 40: what
+# it took is printed before it is judged.
+BEGINS_S = HANGS_S
 # A snapshot is half a minute old, in which the swarm has learnt something.
 LOSS_RATIO = 1.25
 NO_PROBE = bytes(32)  # no task's: as in a swarm whose task has none
@@ -37,11 +40,13 @@ class Newcomer:
 
     Attributes:
         took_s: from its start, torch's import included, until it had looked at the probe.
+        joined_s: until it was a member and had a model, before it imported torch.
         loss: then, as a share of what that of the honest members is on average.
         fetched, refused: models that it brought, and of those what its worker did not begin with.
     """
 
     took_s: float
+    joined_s: float
     loss: float
     fetched: int
     refused: int
@@ -56,20 +61,24 @@ def newcomers(party: Party, honest: Sequence[Daemon], names: Sequence[str]) -> l
     began_s = time.monotonic()
     nodes = [party.join(name, via=honest[n % len(honest)]) for n, name in enumerate(names)]
     found: dict[Daemon, tuple[float, float]] = {}
+    joined_s: dict[Daemon, float] = {}
 
     def have_begun() -> bool:
         for node in nodes:
             status = node.status()
+            if "the model is here" in node.log:
+                joined_s.setdefault(node, time.monotonic() - began_s)
             if node not in found and status and status["eval_loss"] is not None:
                 found[node] = time.monotonic() - began_s, status["eval_loss"]
         return len(found) == len(nodes)
 
-    wait_until(have_begun, f"{names} have begun", HANGS_S)
+    wait_until(have_begun, f"{names} have begun", DEADLINE_S)
     usual = swarm_loss(honest)
     interrupt(*nodes)
     return [
         Newcomer(
             took_s=took_s,
+            joined_s=joined_s.get(node, took_s),
             loss=loss / usual,
             fetched=node.log.count("fetching the model at step"),
             refused=node.log.count("the model that was fetched is unfit"),
@@ -92,9 +101,13 @@ def wait_for_offers(honest: Sequence[Daemon], liar: Daemon) -> None:
 
 
 def report(attack: str, found: Sequence[Newcomer]) -> None:
-    print(f"\n{attack}: seconds until it began, loss as a share of the honest, fetched, refused")
+    print(
+        f"\n{attack}: seconds until it had a model, until it began, loss as a share of the honest,"
+    )
+    print("fetched, refused")
     for each in found:
-        print(f"{each.took_s:6.1f} {each.loss:6.3f} {each.fetched:3} {each.refused:3}")
+        times = f"{each.joined_s:6.1f} {each.took_s:6.1f}"
+        print(f"{times} {each.loss:6.3f} {each.fetched:3} {each.refused:3}", flush=True)
 
 
 def test_twenty_of_twenty_newcomers_begin_well_with_one_liar_of_six(tmp_path: Path) -> None:
@@ -104,9 +117,9 @@ def test_twenty_of_twenty_newcomers_begin_well_with_one_liar_of_six(tmp_path: Pa
         for first in range(0, NEWCOMERS, AT_ONCE):
             names = [f"new{n}" for n in range(first, first + AT_ONCE)]
             found += newcomers(party, honest, names)
-    report("snapshots", found)
+            report("snapshots", found[-AT_ONCE:])
     assert len(found) == NEWCOMERS
-    assert max(each.took_s for each in found) < HANGS_S
+    assert max(each.took_s for each in found) < BEGINS_S
     assert max(each.loss for each in found) <= LOSS_RATIO
     assert not any(each.refused for each in found), "so far ahead counts for nothing: not fetched"
 

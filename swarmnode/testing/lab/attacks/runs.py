@@ -7,7 +7,10 @@ Each seed is three runs of the same nodes, data and meetings::
     defended     with the attack, guards as shipped
 
 What is said of a run are the honest nodes' own models on held-out examples: accuracy for digits,
-loss for language models. ``worst`` is the worst honest node of any seed.
+loss for language models. ``worst`` is the worst honest node of any seed. A node's figure is the
+mean over eight moments of the last tenth of a run: one whose data are few has a bad moment now and
+then in the best of swarms, until its next mean. Of twenty nodes on digits (seed 3) in peace the
+worst has .87 to .96, in twenty moments one after the other.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from swarmnode.testing.lab.runs import Run, build_arena
 from swarmnode.testing.lab.text import TextTask
 
 _SEEDS_MAX = 64
+_MOMENTS, _JUDGED_SHARE = 8, 0.1
 
 
 class AttackRun(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -133,11 +137,16 @@ def _run(run: Run, attacks: list[str], *, guarded: bool) -> tuple[str, _Ended]:
     )
     task.mislabel(impostors.mislabelled)
     arena.impostors = impostors
-    arena.run(run.steps)
-    return task.judged_by, _ended(arena, task, n_honest)
+    arena.run(run.steps * (1 - _JUDGED_SHARE))
+    totals = [0.0] * n_honest
+    for _ in range(_MOMENTS):
+        arena.run(run.steps * _JUDGED_SHARE / _MOMENTS)
+        totals = [total + task.judge(x) for total, x in zip(totals, task.x, strict=False)]
+    return task.judged_by, _ended(arena, [total / _MOMENTS for total in totals])
 
 
-def _ended(arena: Arena, task: Digits | TextTask, n_honest: int) -> _Ended:
+def _ended(arena: Arena, figures: list[float]) -> _Ended:
+    n_honest = len(figures)
     tally = arena.tally
     met = sum(count for edge, count in tally.edges.items() if max(edge) < n_honest)
     shared = sum(count for number, count in tally.means.items() if number < n_honest)
@@ -145,7 +154,7 @@ def _ended(arena: Arena, task: Digits | TextTask, n_honest: int) -> _Ended:
         count for (who, whom), count in tally.refusals.items() if max(who, whom) < n_honest
     )
     return _Ended(
-        figures=[task.judge(task.x[number]) for number in range(n_honest)],
+        figures=figures,
         commits=2 * met + shared,
         contacts=met + shared + refused,
         refused=refused,

@@ -81,6 +81,25 @@ async def test_views_are_looked_at_one_by_one(autojump_clock) -> None:
     assert 1 <= sum(len(member.lessor.compared) for member in ordered) < 8
 
 
+@pytest.mark.parametrize("factor", [300, 1e30])
+async def test_a_share_that_only_some_find_too_large_ends_no_round(autojump_clock, factor) -> None:
+    """What is too large beside one's own vector depends on that, and the others' may be larger."""
+    async with members(6, numel=NUMEL) as (made, all_of_them):
+        liar, *honest = sorted(all_of_them, key=lambda member: member.node.peer)
+        for number, member in enumerate(honest):
+            member.lessor.vector *= 1 + 4 * (number % 2)
+        liar.lessor.vector[:] = factor
+        for member in (liar, *honest):
+            member.groups.intent_posted(intent(views=VIEWS, merge="sybil-mean"))
+        await made.until(lambda: all(member.lessor.told for member in honest), 4 * EXCHANGE_VIEW_S)
+    ids = tuple(sorted(bytes(member.node.peer) for member in (liar, *honest)))
+    for member in honest:
+        assert member.lessor.told == [("apply", 1, None, ids)], "one mean, of all of them"
+        along = abs(float(member.mean.sum())) / NUMEL**0.5  # as far as the liar pulls
+        assert along < 4, "and nothing of the liar in it: clipped it would come to 13"
+    assert any(member.groups.payloads_refused_total for member in honest), "it is counted"
+
+
 async def lying(call, *args):
     """Do what is asked, but for what this member makes of its piece: that is turned around."""
     found = call(*args)
