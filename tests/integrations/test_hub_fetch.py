@@ -6,6 +6,9 @@ The hub is a real server on loopback, and the library that fetches is the real o
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -252,3 +255,105 @@ def test_what_is_no_data_set_is_refused(
     assert answer.code == 2
     assert f"data set {said.partition('@')[0]}: " in answer.json["error"]
     assert words in answer.json["error"]
+
+
+# --- a data set that is streamed ------------------------------------------------------------
+
+needs_datasets = pytest.mark.skipif(find_spec("datasets") is None, reason="needs datasets")
+TINY_LLAMA = ("dim=16", "layers=1", "heads=2", "head_dim=8", "hidden=32", "context=16", "batch=2")
+
+
+def lines(word: str) -> dict[str, bytes]:
+    """Return the files of a data set of which each document is of that word."""
+    record = json.dumps({"text": 9 * f"{word} "}) + "\n"
+    return {"README.md": b"# Texts\n", "train.jsonl": 40 * record.encode()}
+
+
+def of_stream(hub: FakeHub, folder: Path, said: str, **more: str) -> Answer:
+    settings = [part for size in TINY_LLAMA for part in ("--set", size)]
+    options = ("--task", "llama-lm", "--set", f"dataset={said}", *settings)
+    return create(folder, machine(hub, folder, **more), *options)
+
+
+def first_document(variables: dict[str, str], folder: Path, data_set: str) -> str:
+    """Return how a member's first document begins, in a process that has this hub."""
+    program = (
+        "import sys\n"
+        "from swarmnode.tasks.documents import open_documents\n"
+        "about = dict(dataset=sys.argv[1], subset='', split='train', text_field='text')\n"
+        "print(next(open_documents('', **about).first(1))[:3])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, data_set],
+        env={**os.environ, **variables}, cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.stdout.strip() if not done.returncode else done.stderr.strip().splitlines()[-1]
+
+
+@needs_datasets
+def test_a_streamed_data_set_stays_at_the_commit_that_create_found(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    repo = hub.repos[f"datasets/{DATA}"]
+    tagged, newest = repo.commit(lines("old"), tag="v1"), repo.commit(lines("mid"))
+    configs = []
+    for said, commit in ((f"{DATA}@v1", tagged), (DATA, newest), (f"{DATA}@{tagged}", tagged)):
+        created = of_stream(hub, tmp_path / f"{len(configs)}", said)
+        assert created.code == 0, created.out + created.err
+        configs.append(created.json["config"]["dataset"])
+        assert configs[-1] == f"{DATA}@{commit}"
+    # What the manifest has a hash of, besides: two commits are two kinds of data.
+    homes = [read_manifest("mine", Paths(tmp_path / f"{n}" / "home")) for n in range(3)]
+    assert homes[0].data_hash == homes[2].data_hash != homes[1].data_hash
+
+    repo.commit(lines("new"))
+    member = machine(hub, tmp_path / "member")
+    assert [first_document(member, tmp_path, each) for each in configs] == ["old", "mid", "old"]
+
+
+@needs_datasets
+def test_a_member_never_streams_whatever_is_the_newest(hub: FakeHub, tmp_path: Path) -> None:
+    repo = hub.repos[f"datasets/{DATA}"]
+    commit = repo.commit(lines("old"))
+    member = machine(hub, tmp_path / "member")
+    assert f"{DATA}: expected its commit as well" in first_document(member, tmp_path, DATA)
+    assert "expected its commit as well" in first_document(member, tmp_path, f"{DATA}@main")
+    # A commit that the hub has not, while it has others.
+    other = "0" * 40
+    assert "cannot be opened at the hub" in first_document(member, tmp_path, f"{DATA}@{other}")
+    # What another program has left in the library's cache, of another commit, is not taken for it.
+    left = tmp_path / "member" / "hf" / "datasets" / "me___texts" / "default" / "0.0.0" / other
+    left.mkdir(parents=True)
+    about = {"builder_name": "json", "config_name": "default", "version": {"version_str": "0.0.0"}}
+    (left / "dataset_info.json").write_text(json.dumps(about))
+    gone = {**member, "HF_ENDPOINT": f"http://127.0.0.1:{free_port()}"}
+    said = first_document(gone, tmp_path, f"{DATA}@{commit}")
+    assert said.endswith("the hub cannot be reached, and the cache here has another commit")
+
+
+@needs_datasets
+def test_a_name_of_a_data_set_never_means_a_folder_of_this_machine(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    repo = hub.repos[f"datasets/{DATA}"]
+    commit = repo.commit(lines("old"))
+    private = tmp_path / DATA
+    private.mkdir(parents=True)
+    (private / "letters.jsonl").write_bytes(lines("sec")["train.jsonl"])
+    member = machine(hub, tmp_path / "member")
+    said = first_document(member, tmp_path, f"{DATA}@{commit}")
+    assert f"{DATA}: there is a file of that name in {tmp_path}" in said
+    for named in (str(private), f"../{DATA}", f"./{DATA}", "texts"):
+        refused = of_stream(hub, tmp_path / "home2", named)
+        assert refused.code == 2
+        assert "dataset" in refused.json["error"]
+
+
+def test_create_says_why_no_commit_is_known(hub: FakeHub, tmp_path: Path) -> None:
+    answer = of_stream(hub, tmp_path, "me/none")
+    assert answer.code == 2
+    assert "data set me/none: its commit cannot be asked for: " in answer.json["error"]
+    assert "has none of that name, or it is private" in answer.json["error"]
+    dead = f"http://127.0.0.1:{free_port()}"
+    said = of_stream(hub, tmp_path, DATA, HF_ENDPOINT=dead).json["error"]
+    assert f"data set {DATA}: its commit cannot be asked for: " in said
