@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -20,6 +21,8 @@ from swarmnode.errors import ConfigError, Refused
 from swarmnode.processes.environment import SwarmEnvironment
 from swarmnode.processes.worker_tools import model_folder, run_offline
 from swarmnode.store.swarms import read_manifest
+from swarmnode.tasks.base import DataError
+from swarmnode.tasks.llama_lm import LlamaLM
 from tests.kits.daemon_kit import Answer, free_port, swarmnode
 from tests.kits.fake_hub import TOKEN, FakeHub, Repo, serve
 from tests.kits.hub_kit import make_llama
@@ -275,19 +278,36 @@ def of_stream(hub: FakeHub, folder: Path, said: str, **more: str) -> Answer:
     return create(folder, machine(hub, folder, **more), *options)
 
 
-def first_document(variables: dict[str, str], folder: Path, data_set: str) -> str:
-    """Return how a member's first document begins, in a process that has this hub."""
-    program = (
-        "import sys\n"
-        "from swarmnode.tasks.documents import open_documents\n"
-        "about = dict(dataset=sys.argv[1], subset='', split='train', text_field='text')\n"
-        "print(next(open_documents('', **about).first(1))[:3])\n"
-    )
+def elsewhere(variables: dict[str, str], folder: Path, program: str, *arguments: str) -> list[str]:
+    """Return the lines of a program that has this hub, as a member or a creator has."""
     done = subprocess.run(
-        [sys.executable, "-c", program, data_set],
-        env={**os.environ, **variables}, cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return done.stdout.strip() if not done.returncode else done.stderr.strip().splitlines()[-1]
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, **variables},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+PINNED = """
+import sys
+from swarmnode.tasks.hub_files import pinned
+for name in sys.argv[1:]:
+    print(pinned({"dataset": name}, "")["dataset"])
+"""
+BEGUN = """
+import sys
+from swarmnode.tasks.base import DataError
+from swarmnode.tasks.documents import open_documents
+for name in sys.argv[1:]:
+    try:
+        found = open_documents("", dataset=name, subset="", split="train", text_field="text")
+        print(next(found.first(1))[:3])
+    except DataError as error:
+        print(error)
+"""
 
 
 @needs_datasets
@@ -296,57 +316,47 @@ def test_a_streamed_data_set_stays_at_the_commit_that_create_found(
 ) -> None:
     repo = hub.repos[f"datasets/{DATA}"]
     tagged, newest = repo.commit(lines("old"), tag="v1"), repo.commit(lines("mid"))
-    configs = []
-    for said, commit in ((f"{DATA}@v1", tagged), (DATA, newest), (f"{DATA}@{tagged}", tagged)):
-        created = of_stream(hub, tmp_path / f"{len(configs)}", said)
-        assert created.code == 0, created.out + created.err
-        configs.append(created.json["config"]["dataset"])
-        assert configs[-1] == f"{DATA}@{commit}"
-    # What the manifest has a hash of, besides: two commits are two kinds of data.
-    homes = [read_manifest("mine", Paths(tmp_path / f"{n}" / "home")) for n in range(3)]
-    assert homes[0].data_hash == homes[2].data_hash != homes[1].data_hash
+    created = of_stream(hub, tmp_path, f"{DATA}@v1")
+    assert created.code == 0, created.out + created.err
+    known = created.json["config"]["dataset"]
+    assert known == read_manifest("mine", Paths(tmp_path / "home")).task_config["dataset"]
+    asked = elsewhere(machine(hub, tmp_path), tmp_path, PINNED, DATA, f"{DATA}@v1", known)
+    assert [known, *asked] == [f"{DATA}@{each}" for each in (tagged, newest, tagged, tagged)]
 
     repo.commit(lines("new"))
     member = machine(hub, tmp_path / "member")
-    assert [first_document(member, tmp_path, each) for each in configs] == ["old", "mid", "old"]
+    assert elsewhere(member, tmp_path, BEGUN, known, asked[0]) == ["old", "mid"]
 
 
 @needs_datasets
 def test_a_member_never_streams_whatever_is_the_newest(hub: FakeHub, tmp_path: Path) -> None:
     repo = hub.repos[f"datasets/{DATA}"]
     commit = repo.commit(lines("old"))
-    member = machine(hub, tmp_path / "member")
-    assert f"{DATA}: expected its commit as well" in first_document(member, tmp_path, DATA)
-    assert "expected its commit as well" in first_document(member, tmp_path, f"{DATA}@main")
-    # A commit that the hub has not, while it has others.
-    other = "0" * 40
-    assert "cannot be opened at the hub" in first_document(member, tmp_path, f"{DATA}@{other}")
+    member, other = machine(hub, tmp_path / "member"), "0" * 40
     # What another program has left in the library's cache, of another commit, is not taken for it.
     left = tmp_path / "member" / "hf" / "datasets" / "me___texts" / "default" / "0.0.0" / other
     left.mkdir(parents=True)
     about = {"builder_name": "json", "config_name": "default", "version": {"version_str": "0.0.0"}}
     (left / "dataset_info.json").write_text(json.dumps(about))
-    gone = {**member, "HF_ENDPOINT": f"http://127.0.0.1:{free_port()}"}
-    said = first_document(gone, tmp_path, f"{DATA}@{commit}")
-    assert said.endswith("the hub cannot be reached, and the cache here has another commit")
+    named = (DATA, f"{DATA}@main", f"{DATA}@{commit}")
+    said = elsewhere({**member, "HF_HUB_OFFLINE": "1"}, tmp_path, BEGUN, *named)
+    assert all(each.startswith(f"data set {DATA}: expected its commit as well") for each in said[:2])
+    assert said[2].endswith("the hub cannot be reached, and the cache here has another commit")
 
 
-@needs_datasets
 def test_a_name_of_a_data_set_never_means_a_folder_of_this_machine(
-    hub: FakeHub, tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repo = hub.repos[f"datasets/{DATA}"]
-    commit = repo.commit(lines("old"))
     private = tmp_path / DATA
     private.mkdir(parents=True)
     (private / "letters.jsonl").write_bytes(lines("sec")["train.jsonl"])
-    member = machine(hub, tmp_path / "member")
-    said = first_document(member, tmp_path, f"{DATA}@{commit}")
-    assert f"{DATA}: there is a file of that name in {tmp_path}" in said
-    for named in (str(private), f"../{DATA}", f"./{DATA}", "texts"):
-        refused = of_stream(hub, tmp_path / "home2", named)
-        assert refused.code == 2
-        assert "dataset" in refused.json["error"]
+    for named in (str(private), f"../{DATA}", f"./{DATA}", f"{DATA}/letters.jsonl", "texts"):
+        with pytest.raises(ConfigError, match="dataset"):
+            LlamaLM({"dataset": named})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "datasets", ModuleType("datasets"))
+    with pytest.raises(DataError, match=f"{DATA}: there is a file of that name in {tmp_path}"):
+        LlamaLM({"dataset": f"{DATA}@{40 * 'a'}"}).data_hash()
 
 
 def test_create_says_why_no_commit_is_known(hub: FakeHub, tmp_path: Path) -> None:
@@ -354,6 +364,3 @@ def test_create_says_why_no_commit_is_known(hub: FakeHub, tmp_path: Path) -> Non
     assert answer.code == 2
     assert "data set me/none: its commit cannot be asked for: " in answer.json["error"]
     assert "has none of that name, or it is private" in answer.json["error"]
-    dead = f"http://127.0.0.1:{free_port()}"
-    said = of_stream(hub, tmp_path, DATA, HF_ENDPOINT=dead).json["error"]
-    assert f"data set {DATA}: its commit cannot be asked for: " in said
