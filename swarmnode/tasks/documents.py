@@ -202,16 +202,18 @@ class HubDocuments:
         if not clone:
             _check_is_of_hub(repository, commit)
         try:
-            builder = datasets.load_dataset_builder(
+            builder: Any = datasets.load_dataset_builder(
                 clone or repository, subset or None, revision=None if clone else commit
             )
-            self._stream: Any = builder.as_streaming_dataset(split=split)
+            # Where it reaches no hub, the library takes the newest of its cache.
+            is_other = not clone and builder.hash != commit
+            self._stream: Any = None if is_other else builder.as_streaming_dataset(split=split)
         # Whatever the hub, the network or the files are like, it is one line for the caller.
         except (OSError, ValueError, RuntimeError) as error:
             why = " ".join(str(error).split())[:200]
             where = clone or "the hub"
             raise DataError(f"data set {name}: cannot be opened at {where}: {why}") from error
-        if not clone and builder.hash != commit:  # where no hub is, it takes the newest of a cache
+        if is_other:
             raise DataError(
                 f"data set {name}: the hub cannot be reached, and the cache here has another commit"
             )

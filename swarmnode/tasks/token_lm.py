@@ -35,7 +35,8 @@ class DocumentsConfig(TaskConfig, frozen=True, kw_only=True, forbid_unknown_fiel
 
     ``dataset``, ``subset``, ``split``: a data set of the Hugging Face hub, streamed, by its name
     and commit, which `create` fills in; empty: `--data`, or the texts that come with Python.
-    ``text_field``: where a record has its text. ``held_out``: so many documents from the beginning are the probe, and not trained on.
+    ``text_field``: where a record has its text. ``held_out``: so many documents from the beginning
+    are the probe, and not trained on.
     """
 
     dataset: DataSetName = ""

@@ -340,7 +340,9 @@ def test_a_member_never_streams_whatever_is_the_newest(hub: FakeHub, tmp_path: P
     (left / "dataset_info.json").write_text(json.dumps(about))
     named = (DATA, f"{DATA}@main", f"{DATA}@{commit}")
     said = elsewhere({**member, "HF_HUB_OFFLINE": "1"}, tmp_path, BEGUN, *named)
-    assert all(each.startswith(f"data set {DATA}: expected its commit as well") for each in said[:2])
+    assert all(
+        each.startswith(f"data set {DATA}: expected its commit as well") for each in said[:2]
+    )
     assert said[2].endswith("the hub cannot be reached, and the cache here has another commit")
 
 

@@ -1,10 +1,10 @@
 """How far it is from a wheel to the first training, on a machine without a GPU.
 
 ``python -m tests.process.first_training [--wheel FILE]``: an empty environment, what the README's
-two commands install, from the index, with an empty cache, and then a node until its third step. Each
-line is JSON: what came over the network, that of torch apart, and how long each step took, on the
-clock and in time of the CPU, which tells more where others use the machine. Without ``--wheel``
-one is built of this checkout. Exit status 1: more than 600 MB besides torch, or more than 60 s.
+two commands install, from the index, with an empty cache, and then a node until its third step.
+Each line is JSON: what came over the network, that of torch apart, and how long each step took, on
+the clock and in time of the CPU, which tells more where others use the machine. Without
+``--wheel`` one is built of this checkout. Exit status 1: more than 600 MB besides torch, or more than 60 s.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OF_TORCH = ("torch-", "triton-", "nvidia_", "cuda_")
 
 
 class Clock:
-    """What has gone by since the last look: on the clock, and of the CPU in processes that ended."""
+    """What has gone by since the last look: on the clock, and of the CPU in ended processes."""
 
     def __init__(self) -> None:
         self._wall_s, self._cpu_s = time.monotonic(), _children_s()
@@ -80,13 +80,18 @@ def train(swarmnode: Path, home: Path) -> dict[str, Any]:
     run(swarmnode, "create", "first", "--task", "bytes-lm", "--listen",
         f"127.0.0.1:{free_port()}", *at)  # fmt: skip
     quiet = ("--metrics", "off", "--dashboard", "off")
-    with subprocess.Popen([swarmnode, "join", "first", *quiet, *at], stderr=subprocess.PIPE) as node:
+    with subprocess.Popen(
+        [swarmnode, "join", "first", *quiet, *at], stderr=subprocess.PIPE
+    ) as node:
         try:
             until_s = time.monotonic() + DEADLINE_S
             while time.monotonic() < until_s:
                 time.sleep(LOOK_S)
                 asked = subprocess.run(
-                    [swarmnode, "status", "--json", *at], capture_output=True, text=True, check=False
+                    [swarmnode, "status", "--json", *at],
+                    capture_output=True,
+                    text=True,
+                    check=False,
                 )
                 status: dict[str, Any] = json.loads(asked.stdout or "{}")
                 if status.get("step", 0) >= STEPS:
@@ -124,7 +129,10 @@ def main() -> int:
         clock.say("create, join and train", steps=status["step"], loss=status["loss"])
         is_small = ours <= DOWNLOADS_BYTES_MAX
         is_quick = clock.total_s <= TOTAL_S_MAX
-        said = {"seconds_without_network": round(clock.total_s, 1), "network_s": round(network_s, 1)}
+        said = {
+            "seconds_without_network": round(clock.total_s, 1),
+            "network_s": round(network_s, 1),
+        }
         print(json.dumps(said | {"bytes_besides_torch": ours, "reached": is_small and is_quick}))
         return 0 if is_small and is_quick else 1
 

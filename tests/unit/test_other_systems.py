@@ -17,9 +17,9 @@ from tests.conftest import ROOT
 # What the documentation of Python 3.11 has for Linux, or not for macOS, by module.
 LINUX_ONLY = {
     "os": "memfd_create MFD_CLOEXEC MFD_ALLOW_SEALING pidfd_open sched_getaffinity"
-    " sched_setaffinity sched_setscheduler fdatasync posix_fallocate posix_fadvise getxattr setxattr"
-    " listxattr removexattr O_PATH O_TMPFILE O_DIRECT splice copy_file_range eventfd pipe2 getrandom"
-    " getresuid setresuid P_PIDFD",
+    " sched_setaffinity sched_setscheduler fdatasync posix_fallocate posix_fadvise getxattr"
+    " setxattr listxattr removexattr O_PATH O_TMPFILE O_DIRECT splice copy_file_range eventfd"
+    " pipe2 getrandom getresuid setresuid P_PIDFD",
     "signal": "pidfd_send_signal sigtimedwait sigwaitinfo",
     "socket": "SOCK_CLOEXEC SOCK_NONBLOCK TCP_USER_TIMEOUT TCP_INFO TCP_QUICKACK MSG_ERRQUEUE"
     " MSG_NOSIGNAL MSG_CMSG_CLOEXEC AF_NETLINK AF_PACKET SO_BINDTODEVICE SO_PEERCRED SO_PASSCRED"
