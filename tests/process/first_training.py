@@ -4,7 +4,8 @@
 two commands install, from the index, with an empty cache, and then a node until its third step.
 Each line is JSON: what came over the network, that of torch apart, and how long each step took, on
 the clock and in time of the CPU, which tells more where others use the machine. Without
-``--wheel`` one is built of this checkout. Exit status 1: more than 600 MB besides torch, or more than 60 s.
+``--wheel`` one is built of this checkout. Exit status 1: more than 600 MB
+besides torch, or more than 60 s from the files that were downloaded.
 """
 
 from __future__ import annotations
