@@ -4,7 +4,7 @@
 two commands install, from the index, with an empty cache, and then a node until its third step.
 Each line is JSON: what came over the network, that of torch apart, and how long each step took, on
 the clock and in time of the CPU, which tells more where others use the machine. Without
-``--wheel`` one is built of this checkout. Exit status 1: more than 600 MB
+``--wheel`` one is built of the last commit. Exit status 1: more than 600 MB
 besides torch, or more than 60 s from the files that were downloaded.
 """
 
@@ -61,8 +61,12 @@ def run(*command: str | Path, **more: Any) -> str:
 
 
 def built_wheel(folder: Path) -> Path:
-    """Return a wheel of what this checkout holds."""
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT)
+    """Return a wheel of what the last commit holds."""
+    source = folder / "source"
+    source.mkdir(parents=True)
+    run("git", "-C", ROOT, "archive", "-o", folder / "source.tar", "HEAD")
+    run("tar", "-xf", folder / "source.tar", "-C", source)
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, source)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -107,8 +111,9 @@ def train(swarmnode: Path, home: Path) -> dict[str, Any]:
 def main() -> int:
     """Measure; return the exit status."""
     parser = argparse.ArgumentParser(description="from a wheel to the first training")
-    parser.add_argument("--wheel", type=Path, help="[default: one of this checkout]")
+    parser.add_argument("--wheel", type=Path, help="[default: one of the last commit]")
     arguments = parser.parse_args()
+    os.environ.pop("PYTHONPATH", None)  # or pip finds swarmnode installed, in this checkout
     with tempfile.TemporaryDirectory(prefix="swarmnode-first-") as name:
         work = Path(name)
         wheel = arguments.wheel or built_wheel(work / "built")
@@ -125,7 +130,6 @@ def main() -> int:
         run(programs / "pip", "install", "-q", "--no-cache-dir", "--no-index", "-f", work / "files",
             f"{wheel.absolute()}[torch]")  # fmt: skip
         clock.say("install")
-        os.environ.pop("PYTHONPATH", None)  # of this checkout
         status = train(programs / "swarmnode", work / "home")
         clock.say("create, join and train", steps=status["step"], loss=status["loss"])
         is_small = ours <= DOWNLOADS_BYTES_MAX
