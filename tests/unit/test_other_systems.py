@@ -157,7 +157,7 @@ segment.close()
 def test_a_blob_is_fetched_and_stored(tmp_path: Path) -> None:
     program = """
 from pathlib import Path
-from swarmnode.protocol.blobs import leaf_hash
+from swarmnode.protocol.blobs.merkle import leaf_hash
 from swarmnode.store.blobs import BlobStore
 path = Path("file")
 path.write_bytes(bytes(range(256)) * 1000)
