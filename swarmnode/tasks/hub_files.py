@@ -185,14 +185,17 @@ def save_model(model: Any, folder: str) -> None:
     model.save_pretrained(folder)
 
 
-def pinned(config: dict[str, Any], model_dir: str) -> dict[str, Any]:
-    """Return the settings of a new swarm with what it goes on from, model and data, for good.
+def pinned(config: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Return the settings of a new swarm, at whose data and model nothing changes any more.
+
+    Args:
+        folder: with the model that it goes on from, if it does.
 
     Raises:
         ConfigError: they cannot be read, or the hub has none of that name.
     """
-    if model_dir:
-        base = Base(Path(model_dir))
+    if folder:
+        base = Base(folder)
         hashes = {what: base.sha256(what) for what in ("config", "tokenizer", "weights")}
         config = config | {f"{what}_sha256": value for what, value in hashes.items()}
     match config.get("dataset"):

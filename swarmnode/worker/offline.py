@@ -60,7 +60,8 @@ def describe(arguments: argparse.Namespace) -> Iterator[Json]:
     if arguments.pin and task.name in BUILT_IN:
         from swarmnode.tasks.hub_files import pinned
 
-        task = build_task(task.name, pinned(config, arguments.model_dir), **places)
+        base = Path(arguments.model_dir) if arguments.model_dir else None
+        task = build_task(task.name, pinned(config, base), **places)
     if arguments.progress:
         numel = model_numel(task)
         size = "" if numel is None else f" of {numel:,} parameters"

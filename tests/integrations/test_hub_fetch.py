@@ -295,7 +295,7 @@ PINNED = """
 import sys
 from swarmnode.tasks.hub_files import pinned
 for name in sys.argv[1:]:
-    print(pinned({"dataset": name}, "")["dataset"])
+    print(pinned({"dataset": name}, None)["dataset"])
 """
 BEGUN = """
 import sys
