@@ -59,7 +59,7 @@ class Ways(NamedTuple):
 
 
 TASKS = {
-    "near": Ways(128, 2, 6, 2000, 160, 20, (1e-3,), (1e-2,), {"all-linear": LINEAR}),
+    "near": Ways(128, 2, 9, 2000, 160, 20, (1e-3,), (1e-2,), {"all-linear": LINEAR}),
     "far": Ways(
         64, 2, 4, 1200, 300, 0, (3e-3, 1e-2), (1e-2, 3e-2),
         {"all-linear": LINEAR, "and embeddings": [*LINEAR, "lm_head", "embed_tokens"]},
