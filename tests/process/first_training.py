@@ -82,11 +82,12 @@ def fetched(python: Path, wheel: Path, folder: Path) -> dict[str, int]:
 def train(swarmnode: Path, home: Path) -> dict[str, Any]:
     """Create a swarm and take part until the node has trained; return its status."""
     at = ("--home", home)
-    run(swarmnode, "create", "first", "--task", "bytes-lm", "--listen",
-        f"127.0.0.1:{free_port()}", *at)  # fmt: skip
-    quiet = ("--metrics", "off", "--dashboard", "off")
+    listen = ("--listen", f"127.0.0.1:{free_port()}")
+    run(swarmnode, "create", "first", "--task", "bytes-lm", *listen, *at)
+    # Nothing of it leaves the machine.
+    alone = (*listen, "--no-lan", "--metrics", "off", "--dashboard", "off")
     with subprocess.Popen(
-        [swarmnode, "join", "first", *quiet, *at], stderr=subprocess.PIPE
+        [swarmnode, "join", "first", *alone, *at], stderr=subprocess.DEVNULL
     ) as node:
         try:
             until_s = time.monotonic() + DEADLINE_S
