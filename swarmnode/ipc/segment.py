@@ -1,4 +1,4 @@
-"""The shared segment: tensor slots in one memfd, mapped by the daemon and its worker.
+"""The shared segment: tensor slots in memory without a name, mapped by the daemon and its worker.
 
 The daemon creates it empty and hands the descriptor down when it spawns the worker; the
 worker gives it its size once the model is built, and seals it, so that no later mistake can
@@ -25,8 +25,8 @@ import enum
 import fcntl
 import mmap
 import os
+import secrets
 import struct
-import tempfile
 import time
 import zlib
 
@@ -80,8 +80,7 @@ class Segment:
         if hasattr(os, "memfd_create"):
             flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
             return cls(os.memfd_create("swarmnode-slots", flags))
-        with tempfile.TemporaryFile(prefix="swarmnode-slots-") as file:
-            return cls(os.dup(file.fileno()))
+        return cls(_unlinked_memory())
 
     @classmethod
     def attach(cls, fd: int) -> Segment:
@@ -122,11 +121,14 @@ class Segment:
             mapped.close()
             raise SpecMismatch(f"segment: expected header version {_VERSION}, got {header!r}")
         _check_range(numel, slots)
-        if slot_bytes != _slot_bytes(numel) or size != self.size_for(numel, slots):
+        wanted = self.size_for(numel, slots)
+        # macOS says of shared memory how many of its pages there are, of 16 KiB.
+        whole_pages = -(-wanted // mmap.PAGESIZE) * mmap.PAGESIZE
+        if slot_bytes != _slot_bytes(numel) or size not in (wanted, whole_pages):
             mapped.close()
             raise SpecMismatch(
                 f"segment: {slots} slots of {numel} numbers need "
-                f"{self.size_for(numel, slots)} bytes, the file has {size}"
+                f"{wanted} bytes, the file has {size}"
             )
         self._map = mapped
         self.numel, self.slots, self._slot_bytes = numel, slots, slot_bytes
@@ -222,6 +224,19 @@ def _check_range(numel: int, slots: int) -> None:
 
 def _slot_bytes(numel: int) -> int:
     return -(-numel * _FLOAT32_BYTES // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def _unlinked_memory() -> int:
+    """Return a descriptor of POSIX shared memory: a file would be written to the disk all the time.
+
+    macOS sets its size once, and neither reads nor writes it but by a mapping; we do no more.
+    """
+    import _posixshmem  # of multiprocessing.shared_memory, which would keep the name
+
+    name = f"/swarmnode-{secrets.token_hex(8)}"  # macOS takes 31 characters
+    fd: int = _posixshmem.shm_open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode=0o600)
+    _posixshmem.shm_unlink(name)
+    return fd
 
 
 def _crc(header: bytes) -> bytes:

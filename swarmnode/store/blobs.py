@@ -52,7 +52,9 @@ from swarmnode.store.files import (
     IncomingFile,
     make_private_dir,
     read_file,
+    reserve,
     storage_errors,
+    sync_data,
     sync_directory,
     undone,
     write_atomic,
@@ -222,7 +224,7 @@ class Blob:
             StorageError: the disk fails.
         """
         with storage_errors(self._folder, "write to"), self._must_sync():
-            os.fdatasync(self._fd)
+            sync_data(self._fd)
 
     def complete(self) -> None:
         """Make it durable and give it its final name. Does nothing if that was done.
@@ -289,7 +291,7 @@ class Blob:
             self._fd = os.open(self.path if is_complete else self._part, flags, 0o600)
             if not is_complete:
                 os.truncate(self._fd, self.manifest.size_bytes)
-                os.posix_fallocate(self._fd, 0, self.manifest.size_bytes)  # full: say so now
+                reserve(self._fd, self.manifest.size_bytes)  # full: say so now
         self._stored = {i for i in range(self.n_chunks) if is_complete or self._is_whole(i)}
 
     def _is_whole(self, index: int) -> bool:

@@ -304,6 +304,22 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
         view = view[os.write(fd, view) :]
 
 
+def sync_data(fd: int) -> None:
+    """Make what was written durable, and of what a file is only its size. Raises OSError."""
+    # macOS has no such call.
+    (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(fd)
+
+
+def reserve(fd: int, size_bytes: int) -> None:
+    """Take room on the disk for a file that has this size. Raises OSError: there is none."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size_bytes)
+        return
+    free = os.fstatvfs(fd)  # macOS
+    if free.f_bavail * free.f_frsize < size_bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def sync_directory(path: Path) -> None:
     """Make renames, links and removals in a directory durable. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

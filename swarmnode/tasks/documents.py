@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
+
+from msgspec import Meta
 
 from swarmnode import limits
 from swarmnode.tasks.base import DataError
@@ -32,6 +35,12 @@ _HASH_BLOCK_BYTES = 1 << 20
 _FOLDER_SHARDS = 16
 _HUB_SHARDS_MIN = 16
 _MESSAGES_MAX = 4096  # of one conversation
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+# OWNER/NAME[@REVISION]. A link comes from a stranger: what it says is a name, and never a path.
+DataSetName = Annotated[
+    str, Meta(pattern=r"^(?:\w[\w.-]{0,95}/\w[\w.-]{0,95}(?:@\w[\w./-]{0,95})?)?$")
+]
 
 # From messages, each with a role and a content, to one text.
 Render = Callable[[list[dict[str, str]]], str]
@@ -68,10 +77,11 @@ def open_documents(
 ) -> Documents:
     """Return the data set of the hub if one is named, else what is in the folder.
 
-    With both, the folder has the data set: a clone of its repository. Raises DataError.
+    With both, the folder has the data set: a clone of its repository, at that commit by the word of
+    who names it. Raises DataError.
     """
     if dataset:
-        return HubDocuments(data_dir or dataset, dataset, subset, split, text_field, render)
+        return HubDocuments(data_dir, dataset, subset, split, text_field, render)
     if data_dir:
         return FolderDocuments(Path(data_dir), text_field, render)
     return CorpusDocuments()
@@ -174,12 +184,12 @@ class HubDocuments:
     of every k-th document. Nothing is executed that the data set brings: the library refuses.
 
     Args:
-        place: where it is: its name, or a folder with a clone of it.
-        name: its name, which the fingerprint goes by: it is too long to be read first.
+        clone: a folder that has it; "": the hub is asked, for exactly one commit.
+        name: NAME@COMMIT, which the fingerprint goes by: it is too long to be read first.
     """
 
     def __init__(
-        self, place: str, name: str, subset: str, split: str, text_field: str, render: Render
+        self, clone: str, name: str, subset: str, split: str, text_field: str, render: Render
     ) -> None:
         try:
             import datasets
@@ -188,14 +198,25 @@ class HubDocuments:
                 f"data set {name} needs the library datasets: pip install '.[data]' in the clone"
                 " of swarmnode"
             ) from error
+        repository, _, commit = name.partition("@")
+        if not clone:
+            _check_is_of_hub(repository, commit)
         try:
-            self._stream: Any = datasets.load_dataset(
-                place, subset or None, split=split, streaming=True
+            builder: Any = datasets.load_dataset_builder(
+                clone or repository, subset or None, revision=None if clone else commit
             )
+            # Where it reaches no hub, the library takes the newest of its cache.
+            is_other = not clone and builder.hash != commit
+            self._stream: Any = None if is_other else builder.as_streaming_dataset(split=split)
         # Whatever the hub, the network or the files are like, it is one line for the caller.
         except (OSError, ValueError, RuntimeError) as error:
             why = " ".join(str(error).split())[:200]
-            raise DataError(f"data set {name}: cannot be opened at {place}: {why}") from error
+            where = clone or "the hub"
+            raise DataError(f"data set {name}: cannot be opened at {where}: {why}") from error
+        if is_other:
+            raise DataError(
+                f"data set {name}: the hub cannot be reached, and the cache here has another commit"
+            )
         self._about = f"{name}\0{subset}\0{split}\0{text_field}"
         self._text_field, self._render = text_field, render
         self._n_files = max(1, self._stream.num_shards)
@@ -222,6 +243,20 @@ class HubDocuments:
 
     def _text(self, record: Any) -> str:
         return _text_of(record, self._text_field, self._about.split("\0", 1)[0], self._render)
+
+
+def _check_is_of_hub(repository: str, commit: str) -> None:
+    """Refuse what is no commit, or what the library would take for a folder here."""
+    if not _COMMIT.fullmatch(commit):
+        raise DataError(
+            f"data set {repository}: expected its commit as well, dataset={repository}@ and 40"
+            " hexadecimal digits, which `create` fills in: others come to train on other data"
+        )
+    if Path(repository).exists():
+        raise DataError(
+            f"data set {repository}: there is a file of that name in {Path.cwd()}, which would be"
+            " read in its place: start in another folder"
+        )
 
 
 def _text_file(path: Path) -> Iterator[str]:

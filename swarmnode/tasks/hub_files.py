@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -184,11 +185,43 @@ def save_model(model: Any, folder: str) -> None:
     model.save_pretrained(folder)
 
 
-def pinned(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the settings of a new swarm that goes on from the model in ``folder``."""
-    base = Base(folder)
-    hashes = {f"{what}_sha256": base.sha256(what) for what in ("config", "tokenizer", "weights")}
-    return config | hashes
+def pinned(config: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Return the settings of a new swarm, at whose data and model nothing changes any more.
+
+    Args:
+        folder: with the model that it goes on from, if it does.
+
+    Raises:
+        ConfigError: they cannot be read, or the hub has none of that name.
+    """
+    if folder:
+        base = Base(folder)
+        hashes = {what: base.sha256(what) for what in ("config", "tokenizer", "weights")}
+        config = config | {f"{what}_sha256": value for what, value in hashes.items()}
+    match config.get("dataset"):
+        case str(name) if name and not re.search("@[0-9a-f]{40}$", name):
+            return config | {"dataset": _at_commit(name)}
+    return config
+
+
+def _at_commit(data_set: str) -> str:
+    """Return NAME@COMMIT for NAME[@REVISION]: its newest, unless a revision is named."""
+    name, _, revision = data_set.partition("@")
+    said = f"data set {name}"
+    try:
+        import huggingface_hub
+        from huggingface_hub import constants, errors
+    except ImportError as error:
+        raise ConfigError(
+            f"{said} needs the library huggingface_hub: pip install '.[data]' in the clone of"
+            " swarmnode"
+        ) from error
+    try:
+        found = huggingface_hub.HfApi().dataset_info(name, revision=revision or None).sha
+    except (OSError, ValueError, RuntimeError, *errors.HfHubHTTPError.__bases__) as error:
+        why = _why_not(constants.ENDPOINT, errors, revision, error)
+        raise ConfigError(f"{said}: its commit cannot be asked for: {why}") from error
+    return f"{name}@{found}"
 
 
 def fetch(name: str, revision: str, *, is_data: bool = False) -> dict[str, Any]:

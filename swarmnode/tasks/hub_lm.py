@@ -89,12 +89,12 @@ class HubLM(TokensTask):
         return self._with_adapters(model)
 
     def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        return next_token_loss(_Logits(model), batch)
+        return next_token_loss(Logits(model), batch)
 
     def generate(
         self, model: torch.nn.Module, prompt: str, n: int, *, temperature: float, seed: int
     ) -> str:
-        return super().generate(_Logits(model), prompt, n, temperature=temperature, seed=seed)
+        return super().generate(Logits(model), prompt, n, temperature=temperature, seed=seed)
 
     def save_pretrained(self, model: torch.nn.Module, folder: str, *, adapter: bool) -> None:
         has_adapters = bool(self.config.lora_rank)
@@ -192,7 +192,7 @@ def _untie(model: Any) -> None:
         model.config.tie_word_embeddings = False
 
 
-class _Logits(torch.nn.Module):
+class Logits(torch.nn.Module):
     """A model of transformers as the rest of us has them: from tokens to logits."""
 
     def __init__(self, model: torch.nn.Module) -> None:

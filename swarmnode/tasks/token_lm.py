@@ -15,7 +15,7 @@ from itertools import islice
 import torch
 
 from swarmnode.tasks.base import DataError, PositiveInt, Recipe, Task, TaskConfig
-from swarmnode.tasks.documents import Documents, conversation, open_documents
+from swarmnode.tasks.documents import DataSetName, Documents, conversation, open_documents
 from swarmnode.tasks.language import (
     adamw,
     language_recipe,
@@ -33,12 +33,13 @@ _SHUFFLED_BATCHES = 16
 class DocumentsConfig(TaskConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where documents are.
 
-    ``dataset``, ``subset``, ``split``: a data set of the Hugging Face hub, streamed; empty:
-    `--data`, or the texts that come with Python. ``text_field``: where a record has its text.
-    ``held_out``: so many documents from the beginning are the probe, and not trained on.
+    ``dataset``, ``subset``, ``split``: a data set of the Hugging Face hub, streamed, by its name
+    and commit, which `create` fills in; empty: `--data`, or the texts that come with Python.
+    ``text_field``: where a record has its text. ``held_out``: so many documents from the beginning
+    are the probe, and not trained on.
     """
 
-    dataset: str = ""
+    dataset: DataSetName = ""
     subset: str = ""
     split: str = "train"
     text_field: str = "text"

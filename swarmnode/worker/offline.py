@@ -31,6 +31,7 @@ from typing import Any
 
 from swarmnode.errors import ConfigError, SpecMismatch
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
+from swarmnode.tasks.installed import BUILT_IN
 from swarmnode.worker.failures import answer
 from swarmnode.worker.runtime import end_with_parent
 
@@ -53,11 +54,14 @@ def describe(arguments: argparse.Namespace) -> Iterator[Json]:
     from swarmnode.worker.tools.describe import build_untrained, describe_state, model_numel
 
     config = _json_object(arguments.config)
-    if arguments.pin_model:
-        from swarmnode.tasks.hub_files import pinned  # of few swarms
+    places = {"data_dir": arguments.data_dir, "model_dir": arguments.model_dir}
+    task = build_task(arguments.task, config, **places)
+    # Other packages' tasks have settings of their own by these names.
+    if arguments.pin and task.name in BUILT_IN:
+        from swarmnode.tasks.hub_files import pinned
 
-        config = pinned(config, Path(arguments.model_dir))
-    task = build_task(arguments.task, config, arguments.data_dir, model_dir=arguments.model_dir)
+        base = Path(arguments.model_dir) if arguments.model_dir else None
+        task = build_task(task.name, pinned(config, base), **places)
     if arguments.progress:
         numel = model_numel(task)
         size = "" if numel is None else f" of {numel:,} parameters"
@@ -291,7 +295,7 @@ def _parser() -> argparse.ArgumentParser:
         elif verb is describe:
             sub.add_argument("--codec", default="Q8B64")
             sub.add_argument("--progress", action="store_true")
-            sub.add_argument("--pin-model", action="store_true", help="take the hashes of it")
+            sub.add_argument("--pin", action="store_true", help="model and data, as they are now")
             sub.add_argument("--topology", default="matching", help="a name, or a file of edges")
             sub.add_argument("--members", type=int, default=0, help="how many train at most")
             sub.add_argument("--own-data", action="store_true", help="each member has its own")

@@ -92,5 +92,11 @@ def thread_count() -> int:
         )
     if wanted and int(wanted):
         return int(wanted)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) - 1)
+    return max(1, core_count() - 1)
+
+
+def core_count() -> int:
+    """Return how many cores this process may use; macOS tells of all that there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

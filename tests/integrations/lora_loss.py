@@ -1,10 +1,20 @@
 """How near adapters come to training all of a model, at a tenth of the bytes.
 
-``python -m tests.integrations.lora_loss [--seeds 3]``: a Llama learns the source code of Python's
-library, byte by byte, and then Python's texts for ``help``: all of it, and adapters with various
-targets and learning rates. Each line is JSON: the share of the parameters, and so of the bytes of
-an exchange, and the loss on the last tenth of those texts. One process, no peers: what averaging
-the factors of adapters costs besides is not in it. With another Python the texts are others.
+``python -m tests.integrations.lora_loss [--seeds 3] [--task near|far] [--text PACKAGE]``: a Llama
+learns the source code of Python's library, byte by byte, and goes on with texts that it has not
+seen: all of it, and adapters for it, at the same tokens.
+
+near: it goes on with 64 KiB of another package's source code, as people tune a model on little text
+of a kind that it knows. Both ways stop where the loss on a validation part is best, which is on
+neither side of what they are compared by. Learning rates were chosen on the package ``email``
+(``--tune`` tries others), and are used on ``asyncio``.
+
+far: it goes on with Python's texts for ``help``, prose of which it knows little, for as long as
+its first training was: that is more like a second pretraining.
+
+Each line is JSON: the share of the parameters, and so of the bytes of an exchange, and the loss
+on held-out text. One process, no peers: what averaging the factors of adapters costs besides is not
+in it. With another Python the texts are others.
 """
 
 from __future__ import annotations
@@ -14,12 +24,13 @@ import copy
 import json
 import math
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from swarmnode.tasks.hub_lm import Logits
 from swarmnode.tasks.language import adamw, next_token_loss
 from swarmnode.tasks.text import load_corpus, split
 
@@ -27,34 +38,81 @@ CONTEXT, BATCH = 64, 16
 WARMUP_STEPS = 20
 LR_FINAL = 0.01
 PRETRAINING_LR = 3e-3
-HELD_OUT_WINDOWS = 256
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-# Of each way, the learning rates to try; alpha is twice the rank, as `create --lora` has it.
-WHOLE_LRS, ADAPTER_LRS = (3e-3, 1e-2), (1e-2, 3e-2)
-TARGETS = {"all-linear": LINEAR, "and embeddings": [*LINEAR, "lm_head", "embed_tokens"]}
 
 
-class Logits(torch.nn.Module):
-    """A model of transformers, from tokens to logits."""
+class Ways(NamedTuple):
+    """A task: the model, what it learns, and the ways that are compared, with learning rates.
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
+    ``stop_every``: so many steps apart the validation part is looked at; 0: the last step counts.
+    """
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.model(input_ids=tokens, use_cache=False).logits
-        return logits.float()
+    dim: int
+    layers: int
+    rank: int
+    pretrain_steps: int
+    steps: int
+    stop_every: int
+    whole_lrs: tuple[float, ...]
+    adapter_lrs: tuple[float, ...]
+    targets: dict[str, list[str]]
+
+
+TASKS = {
+    "near": Ways(128, 2, 9, 2000, 160, 20, (1e-3,), (1e-2,), {"all-linear": LINEAR}),
+    "far": Ways(
+        64, 2, 4, 1200, 300, 0, (3e-3, 1e-2), (1e-2, 3e-2),
+        {"all-linear": LINEAR, "and embeddings": [*LINEAR, "lm_head", "embed_tokens"]},
+    ),
+}  # fmt: skip
+TUNED_WHOLE_LRS, TUNED_ADAPTER_LRS = (4e-4, 1e-3, 3e-3), (4e-3, 1e-2, 2e-2)
+KIB = 1024
+TRAINED, VALIDATED, HELD_OUT = 64 * KIB, 24 * KIB, 48 * KIB
+# Of the library: what the near task goes on with, and what is no source code written by hand.
+LEFT_OUT = frozenset(
+    {"site-packages", "test", "email", "asyncio", "idlelib", "http", "logging", "multiprocessing"}
+    | {"xml", "pydoc_data", "distutils", "encodings", "lib2to3"}
+)
+# Of the far task, which is as it was when its figures were taken.
+FAR_CODE, FAR_HELD_OUT_WINDOWS = ("*.py", "asyncio/*.py", "email/*.py"), 256
+
+
+class Texts(NamedTuple):
+    """What is trained on after the first training, watched, and compared by."""
+
+    train: torch.Tensor
+    validate: torch.Tensor
+    held_out: torch.Tensor
 
 
 def tokens_of(text: bytes) -> torch.Tensor:
     return torch.tensor(list(text), dtype=torch.long)
 
 
-def source_code() -> bytes:
+def source_code(task: str) -> bytes:
+    """Return what a model is trained on first."""
     library = Path(sysconfig.get_path("stdlib"))
-    paths = [path for each in ("*.py", "asyncio/*.py", "email/*.py")
-             for path in sorted(library.glob(each))]  # fmt: skip
+    if task == "far":
+        text = joined(path for each in FAR_CODE for path in sorted(library.glob(each)))
+        return text[: int(len(text) * 0.95)]
+    paths = sorted(library.rglob("*.py"))
+    return joined(path for path in paths if path.relative_to(library).parts[0] not in LEFT_OUT)
+
+
+def joined(paths: Iterable[Path]) -> bytes:
     return b"\n".join(path.read_bytes() for path in paths)
+
+
+def texts_of(task: str, package: str) -> Texts:
+    if task == "far":
+        train, held_out = map(tokens_of, split(load_corpus("")))
+        held_out = held_out[: FAR_HELD_OUT_WINDOWS * (CONTEXT + 1)]
+        return Texts(train, held_out, held_out)
+    folder = Path(sysconfig.get_path("stdlib"), package)
+    tokens = tokens_of(joined(sorted(folder.rglob("*.py"))))
+    n_wanted = TRAINED + VALIDATED + HELD_OUT
+    assert len(tokens) >= n_wanted, f"{package}: expected {n_wanted} bytes, it has {len(tokens)}"
+    return Texts(*tokens[:n_wanted].split([TRAINED, VALIDATED, HELD_OUT]))
 
 
 def batches(tokens: torch.Tensor, seed: int) -> Iterator[torch.Tensor]:
@@ -66,7 +124,7 @@ def batches(tokens: torch.Tensor, seed: int) -> Iterator[torch.Tensor]:
 
 def held_out_loss(model: torch.nn.Module, tokens: torch.Tensor) -> float:
     windows = tokens[: len(tokens) // (CONTEXT + 1) * (CONTEXT + 1)].view(-1, CONTEXT + 1)
-    parts = windows[:HELD_OUT_WINDOWS].split(64)
+    parts = windows.split(64)
     model.eval()
     with torch.no_grad():
         loss = sum(float(next_token_loss(model, part)) for part in parts) / len(parts)
@@ -74,7 +132,10 @@ def held_out_loss(model: torch.nn.Module, tokens: torch.Tensor) -> float:
     return loss
 
 
-def train(model: torch.nn.Module, tokens: torch.Tensor, steps: int, lr: float, seed: int) -> None:
+def train(
+    model: torch.nn.Module, tokens: torch.Tensor, steps: int, lr: float, seed: int
+) -> Iterator[int]:
+    """Train; yield after each step."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = adamw(model, lr=lr, weight_decay=0.0)
     found = batches(tokens, seed)
@@ -86,6 +147,20 @@ def train(model: torch.nn.Module, tokens: torch.Tensor, steps: int, lr: float, s
         next_token_loss(model, next(found)).backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
+        yield step + 1
+
+
+def best(
+    model: torch.nn.Module, texts: Texts, ways: Ways, lr: float, seed: int
+) -> tuple[float, int]:
+    """Train; return the loss on held-out text, and after how many steps it was so."""
+    found = (math.inf, 0.0, 0)
+    for step in train(model, texts.train, ways.steps, lr, seed):
+        if step == ways.steps or (ways.stop_every and step % ways.stop_every == 0):
+            validated = held_out_loss(model, texts.validate) if ways.stop_every else 0.0
+            if validated < found[0]:
+                found = (validated, held_out_loss(model, texts.held_out), step)
+    return found[1:]
 
 
 def build(dim: int, layers: int, seed: int) -> torch.nn.Module:
@@ -122,39 +197,46 @@ def numel(model: torch.nn.Module) -> int:
     return sum(each.numel() for each in model.parameters() if each.requires_grad)
 
 
-def measure(arguments: argparse.Namespace, seed: int) -> Iterator[dict[str, Any]]:
+def measure(task: str, ways: Ways, package: str, seed: int) -> Iterator[dict[str, Any]]:
     """Yield how well each way does, from one pretrained model."""
-    code, (texts, held_out) = source_code(), map(tokens_of, split(load_corpus("")))
-    base = build(arguments.dim, arguments.layers, 1 + seed)
-    known = tokens_of(code[: int(len(code) * 0.95)])
-    train(Logits(base), known, arguments.pretrain, PRETRAINING_LR, 5 + seed)
+    code, texts = source_code(task), texts_of(task, package)
+    base = build(ways.dim, ways.layers, 1 + seed)
+    for _ in train(Logits(base), tokens_of(code), ways.pretrain_steps, PRETRAINING_LR, 5 + seed):
+        pass
     n_whole = numel(base)
-    said = {"seed": seed, "parameters": n_whole}
-    yield said | {"way": "before", "loss": round(held_out_loss(Logits(base), held_out), 4)}
-    ways = [("whole", lr) for lr in WHOLE_LRS]
-    ways += [(named, lr) for named in TARGETS for lr in ADAPTER_LRS]
-    for way, lr in ways:
+    said = {"task": task, "seed": seed, "parameters": n_whole}
+    before = held_out_loss(Logits(base), texts.held_out)
+    yield said | {"way": "before", "loss": round(before, 4)}
+    tried = [("whole", lr) for lr in ways.whole_lrs]
+    tried += [(named, lr) for named in ways.targets for lr in ways.adapter_lrs]
+    whole = math.inf
+    for way, lr in tried:
         model = copy.deepcopy(base)
         if way != "whole":
-            model = adapted(model, arguments.rank, TARGETS[way], seed)
+            model = adapted(model, ways.rank, ways.targets[way], seed)
         share = numel(model) / n_whole
-        train(Logits(model), texts, arguments.steps, lr, 7 + seed)
-        loss = held_out_loss(Logits(model), held_out)
-        yield said | {"way": way, "lr": lr, "share": round(share, 4), "loss": round(loss, 4)}
+        loss, step = best(Logits(model), texts, ways, lr, 7 + seed)
+        whole = min(whole, loss) if way == "whole" else whole
+        about = {"way": way, "lr": lr, "share": round(share, 4), "step": step}
+        compared = {"loss": round(loss, 4), "worse": round(loss / whole - 1, 4)}
+        gained = {"gain": round((before - loss) / (before - whole), 3)}
+        yield said | about | compared | gained
 
 
 def main() -> None:
     """Print what was measured, a line for each."""
     parser = argparse.ArgumentParser(description="adapters beside a whole model")
-    for option, default in (
-        ("--seeds", 3), ("--dim", 64), ("--layers", 2), ("--rank", 4), ("--pretrain", 1200),
-        ("--steps", 300),
-    ):  # fmt: skip
-        parser.add_argument(option, type=int, default=default)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--task", choices=TASKS, default="near")
+    parser.add_argument("--text", default="asyncio", help="a package that near goes on with")
+    parser.add_argument("--tune", action="store_true", help="try more learning rates")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    ways = TASKS[arguments.task]
+    if arguments.tune:
+        ways = ways._replace(whole_lrs=TUNED_WHOLE_LRS, adapter_lrs=TUNED_ADAPTER_LRS)
     for seed in range(arguments.seeds):
-        for found in measure(arguments, seed):
+        for found in measure(arguments.task, ways, arguments.text, seed):
             print(json.dumps(found), flush=True)
 
 

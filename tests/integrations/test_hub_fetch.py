@@ -6,9 +6,13 @@ The hub is a real server on loopback, and the library that fetches is the real o
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -17,6 +21,8 @@ from swarmnode.errors import ConfigError, Refused
 from swarmnode.processes.environment import SwarmEnvironment
 from swarmnode.processes.worker_tools import model_folder, run_offline
 from swarmnode.store.swarms import read_manifest
+from swarmnode.tasks.base import DataError
+from swarmnode.tasks.llama_lm import LlamaLM
 from tests.kits.daemon_kit import Answer, free_port, swarmnode
 from tests.kits.fake_hub import TOKEN, FakeHub, Repo, serve
 from tests.kits.hub_kit import make_llama
@@ -252,3 +258,111 @@ def test_what_is_no_data_set_is_refused(
     assert answer.code == 2
     assert f"data set {said.partition('@')[0]}: " in answer.json["error"]
     assert words in answer.json["error"]
+
+
+# --- a data set that is streamed ------------------------------------------------------------
+
+needs_datasets = pytest.mark.skipif(find_spec("datasets") is None, reason="needs datasets")
+TINY_LLAMA = ("dim=16", "layers=1", "heads=2", "head_dim=8", "hidden=32", "context=16", "batch=2")
+
+
+def lines(word: str) -> dict[str, bytes]:
+    """Return the files of a data set of which each document is of that word."""
+    record = json.dumps({"text": 9 * f"{word} "}) + "\n"
+    return {"README.md": b"# Texts\n", "train.jsonl": 40 * record.encode()}
+
+
+def of_stream(hub: FakeHub, folder: Path, said: str, **more: str) -> Answer:
+    settings = [part for size in TINY_LLAMA for part in ("--set", size)]
+    options = ("--task", "llama-lm", "--set", f"dataset={said}", *settings)
+    return create(folder, machine(hub, folder, **more), *options)
+
+
+def elsewhere(variables: dict[str, str], folder: Path, program: str, *arguments: str) -> list[str]:
+    """Return the lines of a program that has this hub, as a member or a creator has."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, **variables},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+PINNED = """
+import sys
+from swarmnode.tasks.hub_files import pinned
+for name in sys.argv[1:]:
+    print(pinned({"dataset": name}, None)["dataset"])
+"""
+BEGUN = """
+import sys
+from swarmnode.tasks.base import DataError
+from swarmnode.tasks.documents import open_documents
+for name in sys.argv[1:]:
+    try:
+        found = open_documents("", dataset=name, subset="", split="train", text_field="text")
+        print(next(found.first(1))[:3])
+    except DataError as error:
+        print(error)
+"""
+
+
+@needs_datasets
+def test_a_streamed_data_set_stays_at_the_commit_that_create_found(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    repo = hub.repos[f"datasets/{DATA}"]
+    tagged, newest = repo.commit(lines("old"), tag="v1"), repo.commit(lines("mid"))
+    created = of_stream(hub, tmp_path, f"{DATA}@v1")
+    assert created.code == 0, created.out + created.err
+    known = created.json["config"]["dataset"]
+    assert known == read_manifest("mine", Paths(tmp_path / "home")).task_config["dataset"]
+    asked = elsewhere(machine(hub, tmp_path), tmp_path, PINNED, DATA, f"{DATA}@v1", known)
+    assert [known, *asked] == [f"{DATA}@{each}" for each in (tagged, newest, tagged, tagged)]
+
+    repo.commit(lines("new"))
+    member = machine(hub, tmp_path / "member")
+    assert elsewhere(member, tmp_path, BEGUN, known, asked[0]) == ["old", "mid"]
+
+
+@needs_datasets
+def test_a_member_never_streams_whatever_is_the_newest(hub: FakeHub, tmp_path: Path) -> None:
+    repo = hub.repos[f"datasets/{DATA}"]
+    commit = repo.commit(lines("old"))
+    member, other = machine(hub, tmp_path / "member"), "0" * 40
+    # What another program has left in the library's cache, of another commit, is not taken for it.
+    left = tmp_path / "member" / "hf" / "datasets" / "me___texts" / "default" / "0.0.0" / other
+    left.mkdir(parents=True)
+    about = {"builder_name": "json", "config_name": "default", "version": {"version_str": "0.0.0"}}
+    (left / "dataset_info.json").write_text(json.dumps(about))
+    named = (DATA, f"{DATA}@main", f"{DATA}@{commit}")
+    said = elsewhere({**member, "HF_HUB_OFFLINE": "1"}, tmp_path, BEGUN, *named)
+    assert all(
+        each.startswith(f"data set {DATA}: expected its commit as well") for each in said[:2]
+    )
+    assert said[2].endswith("the hub cannot be reached, and the cache here has another commit")
+
+
+def test_a_name_of_a_data_set_never_means_a_folder_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = tmp_path / DATA
+    private.mkdir(parents=True)
+    (private / "letters.jsonl").write_bytes(lines("sec")["train.jsonl"])
+    for named in (str(private), f"../{DATA}", f"./{DATA}", f"{DATA}/letters.jsonl", "texts"):
+        with pytest.raises(ConfigError, match="dataset"):
+            LlamaLM({"dataset": named})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "datasets", ModuleType("datasets"))
+    with pytest.raises(DataError, match=f"{DATA}: there is a file of that name in {tmp_path}"):
+        LlamaLM({"dataset": f"{DATA}@{40 * 'a'}"}).data_hash()
+
+
+def test_create_says_why_no_commit_is_known(hub: FakeHub, tmp_path: Path) -> None:
+    answer = of_stream(hub, tmp_path, "me/none")
+    assert answer.code == 2
+    assert "data set me/none: its commit cannot be asked for: " in answer.json["error"]
+    assert "has none of that name, or it is private" in answer.json["error"]

@@ -155,7 +155,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _check_token(self) -> None:
         shown = self.headers.get("Authorization")
         self._is_known = shown == f"Bearer {TOKEN}"
-        if not self._is_known and (shown or self.command not in ("GET", "HEAD")):
+        is_read = self.command in ("GET", "HEAD") or "/paths-info/" in self.path
+        if not self._is_known and (shown or not is_read):
             raise Refusal(401, "Invalid credentials in Authorization header")
 
     def _read(self, bytes_max: int | None = None) -> bytes:
@@ -187,9 +188,16 @@ class _Handler(BaseHTTPRequestHandler):
                 found = self._about(_named(kind, owner, name))
             case ["api", "models" | "datasets" as kind, owner, name, "revision", revision]:
                 found = self._about(_named(kind, owner, name), unquote(revision))
-            case ["api", "models" | "datasets" as kind, owner, name, "tree", revision]:
+            case ["api", "models" | "datasets" as kind, owner, name, "tree", revision, *folder]:
                 files = self._repo(_named(kind, owner, name)).at(unquote(revision))
-                found = [_entry(each, data) for each, data in files.items()]
+                inside = "".join(f"{unquote(each)}/" for each in folder)
+                found = [_entry(each, files[each]) for each in files if each.startswith(inside)]
+                if inside and not found:
+                    raise Refusal(404, f"{inside} does not exist", "EntryNotFound")
+            case ["api", "datasets", owner, name, "paths-info", revision]:
+                asked = json.loads(body)["paths"]
+                files = self._repo(_named("datasets", owner, name)).at(unquote(revision))
+                found = [_entry(each, files[each]) for each in asked if each in files]
             case ["api", "models", owner, name, "preupload", "main"]:
                 self._repo(f"{owner}/{name}")
                 found = {"files": [_mode(file) for file in json.loads(body)["files"]]}

@@ -32,7 +32,7 @@ from tests.mutants.survivors import HARMLESS, MISSED
 # Of today: raised whenever it can be, to .95 at least, and never lowered.
 CAUGHT_SHARE_MIN = 0.89
 SURVIVORS = HARMLESS | MISSED
-_SYNCS = {"fsync", "fdatasync", "sync_directory", "_sync_directory", "sync"}
+_SYNCS = {"fsync", "fdatasync", "sync_data", "sync_directory", "_sync_directory", "sync"}
 _NAMES = {"replace", "hardlink_to", "unlink"}
 _CUTS = {"truncate", "ftruncate"}
 _HASHES = {"crc32", "leaf_hash", "_checksum"}

@@ -7,7 +7,7 @@ HARMLESS = {
     "blobs.py Blob.link_to too early: sync_directory(path.parent)": (
         "a temporary name that comes back is removed by the next link"
     ),
-    "blobs.py Blob.flush no sync: os.fdatasync(self._fd)": (
+    "blobs.py Blob.flush no sync: sync_data(self._fd)": (
         "it only lets the disk begin earlier; complete() syncs"
     ),
     "blobs.py Blob._open no cut: os.truncate(self._proofs_fd, self.n_chun": (

@@ -8,7 +8,6 @@ runs in processes of its own, one for each core.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
@@ -23,6 +22,7 @@ from swarmnode.ipc.lr_schedule import MEMBERS_EXPONENT, MEMBERS_MAX, members_fac
 from swarmnode.processes.worker_tools import stream_offline
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
 from swarmnode.wire.recipe import Recipe
+from swarmnode.worker.runtime import core_count
 
 TASK_LR = 0.02  # that of bytes-lm, for one node
 
@@ -77,7 +77,7 @@ def train_all(jobs: Sequence[Job]) -> list[Trained]:
     Raises:
         SwarmNodeError: one failed.
     """
-    shares = deal_jobs(jobs, len(os.sched_getaffinity(0)))
+    shares = deal_jobs(jobs, core_count())
     done: dict[int, Trained] = {}
     with ThreadPoolExecutor(len(shares)) as pool:
         for numbers, answers in zip(

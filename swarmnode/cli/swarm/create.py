@@ -376,8 +376,7 @@ def _describe(
     if (model_dir or base) and task != _HUB_TASK:
         raise ConfigError(f"--model and --lora: expected the task {_HUB_TASK}, got {task}")
     arguments = [f"--task={task}", f"--config={json.dumps(task_config)}"]
-    arguments.append(f"--data-dir={data_dir}")
-    arguments += [f"--model-dir={model_dir}", "--pin-model"] if model_dir else []
+    arguments += [f"--data-dir={data_dir}", f"--model-dir={model_dir}", "--pin"]
     arguments += [f"--strategy-settings={json.dumps(strategy_settings)}"]
     arguments += [f"--{name}={value}" for name, value in chosen.items()]
     arguments += ["--own-data"] if has_own_data else []
