@@ -105,10 +105,10 @@ class BytesLM(Task):
     # 1.603 where it stays in the fast weights; rounds of 10 to 1.597, and of 8 in T3B320, for the
     # same bytes, to 1.589, of the whole model to 1.590, which is half as many rounds. Momentum .5
     # or .7 with as long a step in all, or half more or less learning rate, is .002 to .015 worse.
-    # Rounds of 13, as members that are due first call the others: where workers share cores means
-    # come after 9 steps, and more often they are more than an 80th of data parallelism's bytes.
+    # Rounds of 11: where workers share cores half of the members are due after nine, and more often
+    # eight nodes send more than an 80th of data parallelism's bytes.
     group_settings = MappingProxyType(
-        {"every": 13, "fragments": 1, "momentum": 0.6, "beta": 0.8, "delta_codec": "T3B320"}
+        {"every": 11, "fragments": 1, "momentum": 0.6, "beta": 0.8, "delta_codec": "T3B320"}
     )
 
     class Config(TaskConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
