@@ -207,7 +207,8 @@ class HubDocuments:
             )
             # Where it reaches no hub, the library takes the newest of its cache.
             is_other = not clone and builder.hash != commit
-            self._stream: Any = None if is_other else builder.as_streaming_dataset(split=split)
+            if not is_other:
+                self._stream: Any = builder.as_streaming_dataset(split=split)
         # Whatever the hub, the network or the files are like, it is one line for the caller.
         except (OSError, ValueError, RuntimeError) as error:
             why = " ".join(str(error).split())[:200]

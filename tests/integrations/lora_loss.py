@@ -6,8 +6,8 @@ seen: all of it, and adapters for it, at the same tokens.
 
 near: it goes on with 64 KiB of another package's source code, as people tune a model on little text
 of a kind that it knows. Both ways stop where the loss on a validation part is best, which is on
-neither side of what they are compared by. Learning rates were chosen on the package ``email``
-(``--tune`` tries others), and are used on ``asyncio``.
+neither side of what they are compared by. ``--tune`` tries several learning rates: take them from
+one package (``--text email``) and compare on another. The default ones come from no search.
 
 far: it goes on with Python's texts for ``help``, prose of which it knows little, for as long as
 its first training was: that is more like a second pretraining.
@@ -25,6 +25,7 @@ import json
 import math
 import sysconfig
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +42,8 @@ PRETRAINING_LR = 3e-3
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
-class Ways(NamedTuple):
+@dataclass(frozen=True)
+class Ways:
     """A task: the model, what it learns, and the ways that are compared, with learning rates.
 
     ``stop_every``: so many steps apart the validation part is looked at; 0: the last step counts.
@@ -234,7 +236,7 @@ def main() -> None:
     torch.set_num_threads(1)
     ways = TASKS[arguments.task]
     if arguments.tune:
-        ways = ways._replace(whole_lrs=TUNED_WHOLE_LRS, adapter_lrs=TUNED_ADAPTER_LRS)
+        ways = replace(ways, whole_lrs=TUNED_WHOLE_LRS, adapter_lrs=TUNED_ADAPTER_LRS)
     for seed in range(arguments.seeds):
         for found in measure(arguments.task, ways, arguments.text, seed):
             print(json.dumps(found), flush=True)

@@ -11,6 +11,7 @@ besides torch, or more than 60 s from the files that were downloaded.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -92,7 +93,8 @@ def train(swarmnode: Path, home: Path) -> dict[str, Any]:
         try:
             until_s = time.monotonic() + DEADLINE_S
             while time.monotonic() < until_s:
-                time.sleep(LOOK_S)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    node.wait(LOOK_S)
                 asked = subprocess.run(
                     [swarmnode, "status", "--json", *at],
                     capture_output=True,
