@@ -6,8 +6,9 @@ seen: all of it, and adapters for it, at the same tokens.
 
 near: it goes on with 64 KiB of another package's source code, as people tune a model on little text
 of a kind that it knows. Both ways stop where the loss on a validation part is best, which is on
-neither side of what they are compared by. ``--tune`` tries several learning rates: take them from
-one package (``--text email``) and compare on another. The default ones come from no search.
+neither side of what they are compared by. Rates are from ``--text email --tune --seeds 1``: whole
+1.4106, 1.4215 and 1.4553, adapters 1.4377, 1.4396 and 1.4446, the lowest rate the best of both, and
+no lower one was tried. Adapters are 1.9 % worse there.
 
 far: it goes on with Python's texts for ``help``, prose of which it knows little, for as long as
 its first training was: that is more like a second pretraining.
@@ -61,13 +62,13 @@ class Ways:
 
 
 TASKS = {
-    "near": Ways(128, 2, 9, 2000, 160, 20, (1e-3,), (1e-2,), {"all-linear": LINEAR}),
+    "near": Ways(128, 2, 9, 2000, 600, 20, (2e-4,), (2e-3,), {"all-linear": LINEAR}),
     "far": Ways(
         64, 2, 4, 1200, 300, 0, (3e-3, 1e-2), (1e-2, 3e-2),
         {"all-linear": LINEAR, "and embeddings": [*LINEAR, "lm_head", "embed_tokens"]},
     ),
 }  # fmt: skip
-TUNED_WHOLE_LRS, TUNED_ADAPTER_LRS = (4e-4, 1e-3, 3e-3), (4e-3, 1e-2, 2e-2)
+TUNED_WHOLE_LRS, TUNED_ADAPTER_LRS = (2e-4, 4e-4, 1e-3), (2e-3, 4e-3, 1e-2)
 KIB = 1024
 TRAINED, VALIDATED, HELD_OUT = 64 * KIB, 24 * KIB, 48 * KIB
 # Of the library: what the near task goes on with, and what is no source code written by hand.
