@@ -26,7 +26,11 @@ Deviations: in the source ρ is 0, so that all that a node could not send is gon
 weights until it is sent. With few bytes that is most of what it learns; to keep half of it there is
 worth several times the bytes (docs/strategies.md). The residual belongs to the whole vector, not to
 each matrix, and so do chunks of 4,096. A member whose message was late although it took part keeps
-its change in the residual. The source has no catching up: there a server holds the weights.
+its change in the residual. The source has no catching up: there a server holds the weights. With
+``momentum`` μ the outer step is Nesterov's, of g = −α mean_j clip(m_j), for tasks that gain by it
+with β and ρ at 1 (docs/strategies.md)::
+
+    b ← μ b + g                      φ ← φ + g + μ b
 """
 
 from __future__ import annotations
@@ -63,6 +67,7 @@ from swarmnode.strategies.catch_up import (
 )
 from swarmnode.strategies.merging.rules import find_rule
 from swarmnode.strategies.merging.slot import GatherMerge, aggregate
+from swarmnode.strategies.outer import Momentum
 from swarmnode.strategies.rounds import InRounds, Rounds, Turns
 from swarmnode.tensor import coded
 from swarmnode.tensor.codec import get_codec
@@ -80,6 +85,7 @@ class Sparse(InRounds, Strategy):
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """``every``: H. ``kept``: k of each 4,096. ``lr``: α. ``decay``: β. ``own_share``: ρ.
 
+        ``momentum``: μ.
         ``merge``: the rule for the messages of a round, see strategies/merging.
         """
 
@@ -88,6 +94,7 @@ class Sparse(InRounds, Strategy):
         lr: Annotated[float, Range(gt=0.0, le=8.0)] = 2.0
         decay: Annotated[float, Range(ge=0.0, le=1.0)] = 0.95
         own_share: Annotated[float, Range(ge=0.0, le=1.0)] = 0.5
+        momentum: Momentum = 0.0
         merge: GatherMerge = "best-of"
 
     config: Config
@@ -96,6 +103,7 @@ class Sparse(InRounds, Strategy):
         super().__init__(settings, x)
         self.phi = x.clone()
         self.e = torch.zeros_like(x)
+        self.b = torch.zeros_like(x) if self.config.momentum else None
         self.rounds = Rounds(self.config.every)
         self.lineage = torch.zeros(2, dtype=x.dtype)  # outer steps, hash over them and their φ
         self._sent: torch.Tensor | None = None  # θ as of the view
@@ -107,7 +115,7 @@ class Sparse(InRounds, Strategy):
         return Meeting(Kind.GATHER, config.every, (Sent(_codec(config), is_difference=True),))
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
-        found = {"phi": self.phi, "e": self.e}
+        found = {**self._shared(), "e": self.e}
         return {**found, "lineage": self.lineage, "rounds": self.rounds.state}
 
     def join(self, received: Mapping[str, torch.Tensor]) -> None:
@@ -115,7 +123,12 @@ class Sparse(InRounds, Strategy):
         self.x.copy_(self.phi)  # what came has the residual of its node in it
 
     def shipped(self) -> Sequence[str]:
-        return ("phi", "lineage", "rounds")  # a residual is about its own node's steps
+        # A residual is about its own node's steps.
+        return (*self._shared(), "lineage", "rounds")
+
+    def _shared(self) -> dict[str, torch.Tensor]:
+        """Return what all members hold the same bits of."""
+        return {"phi": self.phi} if self.b is None else {"phi": self.phi, "b": self.b}
 
     def check_received(self, received: Mapping[str, torch.Tensor]) -> str | None:
         lineage = received.get("lineage")
@@ -163,7 +176,7 @@ class Sparse(InRounds, Strategy):
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
         if intent.tag == _CATCH_UP:
             place = torch.tensor([*self.lineage.tolist(), self.rounds.number])
-            out.copy_({"phi": self.phi, "place": place}[name])
+            out.copy_({**self._shared(), "place": place}[name])
             return
         self._sent = self.x.clone()
         out.copy_(self._fed_back(self._sent))
@@ -190,10 +203,16 @@ class Sparse(InRounds, Strategy):
         if self.ctx.self_id in exchange.present:
             self.e.sub_(exchange.sent["message"].to(self.x.device))
         # On the CPU, and each operation rounded by itself: all members get the same bits.
-        step = self._aggregate(exchange.messages).mul_(self.config.lr)
-        self.phi.sub_(step.to(self.x.device, self.x.dtype))
+        g = self._aggregate(exchange.messages).mul_(-self.config.lr)
+        self._step(g.to(self.x.device, self.x.dtype))
         self.x.add_(self._begin().sub_(x_sent))
         extend_lineage(self.lineage, (*exchange.present, self._digest()))
+
+    def _step(self, g: torch.Tensor) -> None:
+        if self.b is not None:
+            self.b.mul_(self.config.momentum).add_(g)
+            g.add_(self.b * self.config.momentum)
+        self.phi.add_(g)
 
     def _aggregate(self, messages: Sequence[Message]) -> torch.Tensor:
         loss_at = self.ctx.probe
@@ -228,7 +247,10 @@ class Sparse(InRounds, Strategy):
         return Intent(
             Kind.PULL,
             int(self.lineage[0]),
-            (self.whole("phi", _EXACT), View("place", _EXACT, 0, PLACE_NUMEL, is_scaled=False)),
+            (
+                *(self.whole(name, _EXACT) for name in self._shared()),
+                View("place", _EXACT, 0, PLACE_NUMEL, is_scaled=False),
+            ),
             tag=_CATCH_UP,
             selector=Selector.NEIGHBOUR,
             base_version=self._version,
@@ -251,7 +273,8 @@ class Sparse(InRounds, Strategy):
             if place.version <= self._version:
                 return
         before = self._begin()
-        self.phi.copy_(exchange.partner.views["phi"])
+        for name, held in self._shared().items():
+            held.copy_(exchange.partner.views[name])
         self.e.zero_()
         self.x.add_(self.phi - before)
         self._sent = None

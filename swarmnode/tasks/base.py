@@ -86,6 +86,7 @@ class Task(ABC):
             A plain mean is right for any model; what gains by more depends on how far its optimizer
             goes in a round, so a task says it where it was measured. The rule by which means are
             made (``merge``) is left out: whom members trust is their creator's business.
+        gather_settings: likewise those of ``sparse``.
         batches_per_shard: how many batches one node trains between two agreements with the
             others on which node trains what; seconds of training, so that they agree in time.
         strong_convexity, smoothness: bounds mu and L on the curvature of every node's objective,
@@ -109,6 +110,7 @@ class Task(ABC):
     eval_every_steps: ClassVar[int] = 20
     exchange_every_steps: ClassVar[int] = 8
     group_settings: ClassVar[Mapping[str, Any]] = {}
+    gather_settings: ClassVar[Mapping[str, Any]] = {}
     batches_per_shard: ClassVar[int] = 64
     strong_convexity: ClassVar[float | None] = None
     smoothness: ClassVar[float | None] = None
@@ -166,7 +168,10 @@ class Task(ABC):
         if strategy == "pair-average":
             own = {"every": self.exchange_every_steps}
         elif strategy == "streaming" and settings.get("meet", "group") == "group":
-            own = {key: self.group_settings[key] for key in self.group_settings if key != "merge"}
+            own = dict(self.group_settings)
+        elif strategy == "sparse":
+            own = dict(self.gather_settings)
+        own.pop("merge", None)
         return own | settings
 
     def progressed(self, swarm_tokens: float, target_tokens: int) -> None:

@@ -173,16 +173,31 @@ def test_the_residual_is_kept_over_a_restart_and_not_given_to_joiners():
     assert not node.e.any()
 
 
+def test_outer_steps_with_momentum_are_nesterovs():
+    node = node_of(decay=1.0, own_share=1.0, kept=512, lr=0.8, momentum=0.5)
+    b, phi = torch.zeros(5000), torch.zeros(5000)
+    for step in range(1, 4):
+        node.x.sub_(torch.randn(5000, generator=torch.Generator().manual_seed(step)))
+        intent, _, sent = send(node, step)
+        node.apply(gathered(intent, sent, sent.roll(1)))
+        g = (sent + sent.roll(1)) / 2 * -0.8
+        b = 0.5 * b + g
+        phi = phi + g + 0.5 * b
+        torch.testing.assert_close(node.phi, phi)
+    assert "b" in node.shipped()
+    assert "b" not in node_of().buffers()  # swarms of before have none
+
+
 # --- a node that was late ------------------------------------------------------------------------
 
 
-def catch_up(node, phi, place, base_version=None):
+def catch_up(node, phi, place, base_version=None, **others):
     intent = node._catch_up()
     if base_version is not None:
         intent = Intent(
             intent.kind, intent.round, intent.views, tag=intent.tag, base_version=base_version
         )
-    views = {"phi": phi, "place": torch.tensor(place)}
+    views = {"phi": phi, "place": torch.tensor(place), **others}
     received = Received(views, Meta(0, 0, 0.0))
     node.apply(Exchange(intent, Meta(0, 0, 0.0), {}, {OTHER: received}, 0))
 
@@ -201,6 +216,13 @@ def test_who_missed_a_round_asks_takes_over_and_clears_the_residual():
     assert torch.equal(node.x, torch.full((5000,), 6.0))  # the own step is still there
     assert not node.e.any()
     assert node.lineage.tolist() == [4.0, 9.0]
+
+
+def test_who_takes_over_slow_weights_takes_over_their_momentum():
+    node = node_of(momentum=0.5)
+    b = torch.full((5000,), 2.0)
+    catch_up(node, torch.full((5000,), 7.0), [4.0, 9.0, 5.0], b=b)
+    assert torch.equal(node.b, b)
 
 
 def test_who_is_not_behind_keeps_what_it_has():

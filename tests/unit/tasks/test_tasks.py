@@ -49,10 +49,12 @@ def parts(batch):
 def test_a_task_says_how_groups_meet_and_not_which_rule_guards_them():
     class Trusting(Digits):
         group_settings = {"every": 12, "merge": "mean"}  # noqa: RUF012
+        gather_settings = {"every": 30, "merge": "mean"}  # noqa: RUF012
 
     task = Trusting({})
     assert task.suited("streaming", {}) == {"every": 12}
     assert task.suited("streaming", {"merge": "mean"}) == {"every": 12, "merge": "mean"}
+    assert task.suited("sparse", {"kept": 32}) == {"every": 30, "kept": 32}
 
 
 @pytest.mark.parametrize(("task_type", "config"), BUILT_IN)
