@@ -118,7 +118,7 @@ ADMISSION_REFRESH_S = 10.0
 SHARD_REFRESH_S = 0.2
 # Words about ourselves: at most four a second in the whole swarm, so that a large one says the
 # same in a larger time, and never more often than this.
-REPORT_S_MIN = 2.0
+REPORT_S_MIN = 3.0
 REPORT_MEMBER_S = 0.25
 # ... but for a change of state, which is looked for this often.
 REPORT_LOOK_S = 0.5
@@ -170,6 +170,9 @@ SNAPSHOT_REPLICAS = 3
 SNAPSHOT_REPLICATE_LOOK_S = 5.0
 # A trainer copies at most at 1 Mbit/s on average, a keeper at ten times that.
 SNAPSHOT_REPLICATE_S = 60.0
+# ... and where that many hold one that is nearly as far (SNAPSHOT_NEW_SHARE), only this often: what
+# is trained in that time is lost at worst, if all trainers go at once and never come back.
+SNAPSHOT_REPLICATE_SAFE_S = 600.0
 SNAPSHOT_REPLICATE_BYTES_PER_S = 125_000
 # Blobs on disk: those of our own and of others that are kept, and one of each that comes in.
 SNAPSHOT_BLOBS_MAX = 6
@@ -307,6 +310,12 @@ STATE_SYNC_INTERVAL_S = 10.0
 STATE_PUSH_FANOUT = 6
 # Fresh records of this time travel together.
 STATE_PUSH_DELAY_S = 0.05
+# Of so many neighbours at most an author tells all but one itself, and the first that passes it on
+# tells the rest. Who hears of a record waits up to so long, and passes on what not so many
+# neighbours have told it by then.
+STATE_FEW_NEIGHBOURS = STATE_PUSH_FANOUT + 1
+STATE_PASS_ON_S = 0.3
+STATE_TOLD_ENOUGH = 2
 # Messages to one neighbour that reads slowly; what is dropped beyond, comparing finds again.
 STATE_OUTBOX_MAX = 64
 # Records of others that wait for the disk; what is left out comes back from a neighbour.

@@ -3,7 +3,8 @@
 ::
 
     worker -SnapshotSaved-> blob (hashed, linked) -> claim in the shared state, provider in the DHT
-    newest snapshot with too few holders -> a few members, chosen by hash, fetch a copy: replicas
+    newest snapshot with too few holders -> a few members, chosen by hash, fetch a copy: replicas,
+        seldom where enough hold one that is nearly as far
     newcomer -> newest claim -> fetch from all its holders at once -> the worker begins with it
 
 Steps in claims are the swarm's: the furthest that any member says it is. A node's own count
@@ -16,7 +17,6 @@ it comes, and a newcomer whose probe loss stays far above that of its neighbours
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -35,7 +35,7 @@ from swarmnode.env import Env
 from swarmnode.errors import CorruptRecord, Overloaded, Refused, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Progress, SnapshotSaved, WorkerFailed
-from swarmnode.protocol.crdt.document import SnapshotEntry
+from swarmnode.protocol.crdt.document import SnapshotEntry, is_safe
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.dht.keys import blob_key
 from swarmnode.protocol.membership.swim_events import MemberState
@@ -95,7 +95,7 @@ class Snapshots:
         self._saved_wanted = trio.Event()
         self._to_provide: dict[bytes, None] = {}  # of claims
         self._provide_wanted = trio.Event()
-        self._replicated_at = -math.inf
+        self._replicated_at = env.monotonic() - limits.SNAPSHOT_REPLICATE_S
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Offer, copy and tidy up until cancelled."""
@@ -483,11 +483,13 @@ class Snapshots:
         report = self._part.report()
         if report.state in ("starting", "syncing"):  # it is yet to see which holders lie
             return False
-        rate = limits.SNAPSHOT_REPLICATE_BYTES_PER_S * (10 if report.role == "keeper" else 1)
-        pause_s = max(limits.SNAPSHOT_REPLICATE_S, entry.size_bytes / rate)
-        if self._env.monotonic() - self._replicated_at < pause_s:
+        is_keeper = report.role == "keeper"
+        rate = limits.SNAPSHOT_REPLICATE_BYTES_PER_S * (10 if is_keeper else 1)
+        is_urgent = is_keeper or not is_safe(self._entries(), entry.step)
+        pause_s = limits.SNAPSHOT_REPLICATE_S if is_urgent else limits.SNAPSHOT_REPLICATE_SAFE_S
+        if self._env.monotonic() - self._replicated_at < max(pause_s, entry.size_bytes / rate):
             return False
-        return report.role == "keeper" or self._self_id in self._next_holders(entry)
+        return is_keeper or self._self_id in self._next_holders(entry)
 
     def _next_holders(self, entry: SnapshotEntry) -> list[PeerId]:
         """Which live members shall hold it, by a hash that is the same on all of them."""

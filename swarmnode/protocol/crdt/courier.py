@@ -55,6 +55,11 @@ class Neighbour:
         known = self._known.get(author)
         return known is not None and known.version >= version
 
+    def has_told(self, author: PeerId, version: Version) -> bool:
+        """Whether it sent us that record."""
+        known = self._known.get(author)
+        return known is not None and known.version >= version and not known.is_sent
+
     def is_on_the_way(self, author: PeerId, version: Version, now: float) -> bool:
         """Whether we sent that record so lately that a listing may not know of it yet."""
         known = self._known.get(author)
@@ -158,9 +163,12 @@ class Courier:
 
     def publish(self, opened: Opened, now: float) -> None:
         """Pass a fresh record on with the next batch."""
+        delay_s = limits.STATE_PUSH_DELAY_S
+        if self._has_few_neighbours() and opened.actor.peer != self._self_id:
+            delay_s = self._rng.uniform(delay_s, limits.STATE_PASS_ON_S)
         self._fresh.append(opened)
-        if self._push_at is None:
-            self._push_at = now + limits.STATE_PUSH_DELAY_S
+        if self._push_at is None or now + delay_s < self._push_at:
+            self._push_at = now + delay_s
         if len(self._fresh) >= limits.STATE_RECORDS_PER_MESSAGE_MAX:
             self._push_fresh(now)
 
@@ -193,6 +201,7 @@ class Courier:
         """Go into every range that differs."""
         theirs_ms, ours_ms = message.clock_ms, self._clock.wall_ms(now)
         self.neighbours[peer].clock_skew_s = (theirs_ms - ours_ms) / 1000
+        self._push_fresh(now)  # or the listing has what is about to be sent, and it is asked for
         for theirs in message.ranges:
             ours = self._ledger.index.digest(theirs.prefix)
             if ours == theirs:
@@ -258,9 +267,13 @@ class Courier:
 
     def _push_fresh(self, now: float) -> None:
         fresh, self._fresh, self._push_at = self._fresh, [], None
-        others = sorted(self.neighbours)
         held = self._ledger.chains
-        ready = [(each, self._carried(each, now)) for each in fresh if each.actor.peer in held]
+        ready = [
+            (each, self._carried(each, now))
+            for each in fresh
+            if each.actor.peer in held and not self._is_told_enough(each)
+        ]
+        others = [peer for peer in sorted(self.neighbours) if self._lacks(peer, ready)]
         for peer in self._rng.sample(others, min(limits.STATE_PUSH_FANOUT, len(others))):
             neighbour = self.neighbours[peer]
             batch: list[Carried] = []
@@ -277,6 +290,22 @@ class Courier:
                 batch_bytes += opened.size_bytes
             if batch:
                 self._send(peer, wire.Push(tuple(batch)))
+
+    def _lacks(self, peer: PeerId, ready: Sequence[tuple[Opened, Carried]]) -> bool:
+        """Whether a neighbour is not known to have one of these."""
+        has = self.neighbours[peer].has
+        return not all(has(opened.actor.peer, opened.version) for opened, _ in ready)
+
+    def _has_few_neighbours(self) -> bool:
+        return len(self.neighbours) <= limits.STATE_FEW_NEIGHBOURS
+
+    def _is_told_enough(self, opened: Opened) -> bool:
+        """Whether so many neighbours have told us of it that the others have heard it as well."""
+        if not self._has_few_neighbours():
+            return False
+        author, version = opened.actor.peer, opened.version
+        n_told = sum(each.has_told(author, version) for each in self.neighbours.values())
+        return n_told >= limits.STATE_TOLD_ENOUGH
 
     def _carried(self, opened: Opened, now: float) -> Carried:
         heard_at = self._ledger.chains[opened.actor.peer].heard_at

@@ -5,7 +5,7 @@ What they have in common is in ``cells.py``: each cell has one writer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgpack
@@ -151,6 +151,15 @@ class SnapshotEntry:
     size_bytes: int
     loss: float | None
     holders: tuple[PeerId, ...]
+
+
+def is_safe(entries: Iterable[SnapshotEntry], step: int) -> bool:
+    """Whether enough members hold a snapshot that is nearly as far as one of ``step`` steps."""
+    return any(
+        len(each.holders) >= limits.SNAPSHOT_REPLICAS
+        and each.step >= limits.SNAPSHOT_NEW_SHARE * step
+        for each in entries
+    )
 
 
 class SnapshotIndex(Cells[bytes, SnapshotClaim]):
