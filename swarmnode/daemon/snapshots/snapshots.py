@@ -95,7 +95,7 @@ class Snapshots:
         self._saved_wanted = trio.Event()
         self._to_provide: dict[bytes, None] = {}  # of claims
         self._provide_wanted = trio.Event()
-        self._replicated_at = env.monotonic() - limits.SNAPSHOT_REPLICATE_S
+        self._replicated_at = env.monotonic()  # what it begins with is a copy itself
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Offer, copy and tidy up until cancelled."""
