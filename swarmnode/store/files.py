@@ -214,11 +214,6 @@ class HistoryFile:
             self._rotate()
         self._write(line)
 
-    def sync(self) -> None:
-        """Make what was appended survive a power failure."""
-        with storage_errors(self._path, "sync"):
-            os.fsync(self._fd)
-
     def close(self) -> None:
         """Stop appending."""
         if self._fd >= 0:

@@ -30,6 +30,13 @@ _LINK, _MKDIR = os.link, os.mkdir
 _BUILTIN_OPEN = builtins.open
 
 
+DEATH = 0  # instead of what a call fails with: the process is killed before it
+
+
+class Killed(BaseException):
+    """The process under test is no more: nothing that it still tries reaches the disk."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """The ``nth`` call that can fail like this does; all after it, too, if it ``lasts``."""
@@ -117,15 +124,16 @@ class Recorder:
         return node
 
     def _may_fail(self, kind: str) -> None:
-        """Count a call. Raises OSError: it is the one that fails."""
+        """Count a call. Raises OSError, Killed: it is the one that fails."""
         fault = self._fault
         if fault is not None and fault.code == errno.ENOSPC and kind not in _GROWS:
             return
         self.calls += 1
-        if fault is not None and (
-            self.calls == fault.nth or (fault.lasts and self.calls > fault.nth)
-        ):
+        lasts = fault is not None and (fault.lasts or fault.code == DEATH)
+        if fault is not None and (self.calls == fault.nth or (lasts and self.calls > fault.nth)):
             self.has_failed = True
+            if fault.code == DEATH:
+                raise Killed
             raise OSError(fault.code, os.strerror(fault.code))
 
     def _find(self, path: Any, dir_fd: int | None = None) -> tuple[int, str] | None:

@@ -161,6 +161,7 @@ def load(path: Path, tree: ast.Module) -> None:
 def _campaigns(path: Path) -> None:
     """Run those that show what a module promises; of one that all stand on, all of the stores."""
     from tests.kits.disk_kit import Campaign
+    from tests.kits.disk_recorder import DEATH
 
     memory = Path("/dev/shm")
     where = memory if memory.is_dir() else None
@@ -186,7 +187,7 @@ def _campaigns(path: Path) -> None:
     at_most = _FAULTS // len(stores)
     for store in stores:
         with tempfile.TemporaryDirectory(dir=where) as name:
-            for code in (errno.EIO, errno.ENOSPC):
+            for code in (errno.EIO, errno.ENOSPC, DEATH):
                 Campaign(store, Path(name), seed=1).every_fault(code, lasts=False, at_most=at_most)
 
 

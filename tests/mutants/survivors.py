@@ -64,7 +64,6 @@ MISSED = {
     "files.py write_new no sync: sync_directory(path.parent)": (
         "needs two processes that make one file, of which the first dies midway"
     ),
-    "files.py HistoryFile.sync no sync: os.fsync(self._fd)": ("no life of the history syncs it"),
     "files.py HistoryFile._write no cut: os.ftruncate(self._fd, self._size_bytes)": (
         "half a line on a full disk reads as a damaged line, which is passed over"
     ),

@@ -210,7 +210,6 @@ def test_history_goes_on_after_a_restart(tmp_path: Path) -> None:
     for n in range(3):
         history = HistoryFile(path)
         history.append({"n": n})
-        history.sync()
         history.close()
     assert entries(path) == [0, 1, 2]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
