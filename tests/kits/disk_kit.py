@@ -154,7 +154,9 @@ class Campaign:
                 if not recorder.is_faulty:
                     raise
                 diary.failures += 1
-            except Killed:
+            except (Killed, BaseExceptionGroup) as error:
+                if isinstance(error, BaseExceptionGroup) and error.split(Killed)[1] is not None:
+                    raise
                 diary.failures += 1
                 break
         self.failures += diary.failures

@@ -19,6 +19,7 @@ from swarmnode.testing.disk import (
     Disk,
     Event,
     FileResized,
+    ModeChanged,
     NamesChanged,
     NodeMade,
     NodeSynced,
@@ -26,7 +27,7 @@ from swarmnode.testing.disk import (
 )
 
 _OPEN, _CLOSE, _WRITE, _PWRITE = os.open, os.close, os.write, os.pwrite
-_LINK, _MKDIR = os.link, os.mkdir
+_LINK, _MKDIR, _CHMOD = os.link, os.mkdir, os.chmod
 _BUILTIN_OPEN = builtins.open
 
 
@@ -174,6 +175,7 @@ class Recorder:
             "remove": self._removing(os.remove),
             "rmdir": self._removing(os.rmdir),
             "mkdir": self._mkdir,
+            "chmod": self._chmod,
         }
         looking = ("read", "pread", "preadv", "stat", "lstat", "fstat", "scandir", "listdir")
         return changing | {name: self._looking(getattr(os, name)) for name in looking}
@@ -308,6 +310,14 @@ class Recorder:
         _MKDIR(path, mode)
         if at is not None:
             self._make(at, mode, is_folder=True)
+
+    def _chmod(self, path: Any, mode: int, **options: Any) -> None:
+        at = self._find(path)
+        if at is not None:
+            self._may_fail("chmod")
+        _CHMOD(path, mode, **options)
+        if at is not None:
+            self._say(ModeChanged(self.disk.tree[at], mode))
 
     def _looking(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def look(what: Any = ".", *arguments: Any, **options: Any) -> Any:

@@ -15,6 +15,7 @@ import ast
 import bisect
 import copy
 import json
+import multiprocessing
 import sys
 import time
 from collections import Counter
@@ -159,7 +160,10 @@ class Verdicts:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, tuple[bool | None, str]] = {}
-        for line in path.read_text().splitlines() if path.exists() else ():
+        self.read()
+
+    def read(self) -> None:
+        for line in self._path.read_text().splitlines() if self._path.exists() else ():
             name, killed, by, _ = json.loads(line)
             self._known[name] = killed, by
 
@@ -215,19 +219,25 @@ def try_all(
     pending: Sequence[Mutant], verdicts: Verdicts, reach: Reach, options: argparse.Namespace
 ) -> None:
     until_s = time.monotonic() + options.seconds
-    sound: dict[Path, bool] = {}
-    warm = []
-    for mutant in pending:
-        outside = not block_of(mutant.path.read_text(), mutant.line)
-        if not outside and not verdicts.needs_fresh(mutant):
-            warm.append(mutant)
-        elif time.monotonic() < until_s:
-            try_fresh(mutant, verdicts, sound)
+
+    def is_warm(mutant: Mutant) -> bool:
+        is_within = block_of(mutant.path.read_text(), mutant.line) > 0
+        return is_within and not verdicts.needs_fresh(mutant)
 
     def tell(tried: Trial, verdict: Verdict, took_s: float) -> None:
         verdicts.add(tried.name, verdict.killed, verdict.by, took_s)
 
-    trial.run(trials_of(warm, reach, options.tests_s), tell, until_s)
+    warm = [mutant for mutant in pending if is_warm(mutant)]
+    arguments = trials_of(warm, reach, options.tests_s), tell, until_s
+    # What is to be imported anew must not be imported here.
+    child = multiprocessing.get_context("fork").Process(target=trial.run, args=arguments)
+    child.start()
+    child.join()
+    verdicts.read()
+    sound: dict[Path, bool] = {}
+    for mutant in pending:
+        if time.monotonic() < until_s and mutant not in verdicts and not is_warm(mutant):
+            try_fresh(mutant, verdicts, sound)
 
 
 def judge(killed: int, survived: Sequence[str]) -> list[str]:

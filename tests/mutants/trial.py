@@ -20,12 +20,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
+from typing import Any
 
 import hypothesis
 import pytest
 
 _BYTES_MAX = 8 << 30  # one that fills all memory is killed, too
 _PASSED, _FAILED, _NOT_SWAPPED = 0, 1, 2
+_CACHE = type(functools.lru_cache(len))
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Trials:
         self._trials, self._tell, self._until_s = trials, tell, until_s
         self._sound: dict[str, bool] = {}
         self._functions: Mapping[str, Sequence[FunctionType]] = {}
+        self._caches: Sequence[Any] = ()
 
     def pytest_sessionstart(self) -> None:  # after those of conftest.py
         # What fails is not cut down, and not kept for other mutants.
@@ -90,7 +93,7 @@ class Trials:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
-        self._functions = _functions()
+        self._functions, self._caches = _what_there_is()
         for trial in self._trials:
             began_s = time.monotonic()
             if began_s > self._until_s:
@@ -151,7 +154,8 @@ class Trials:
         if trial:
             if not swap(self._functions.get(str(trial.path), ()), trial.path, trial.tree):
                 os._exit(_NOT_SWAPPED)
-            _forget()
+            for cache in self._caches:  # what it holds was found before the change
+                cache.cache_clear()
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.testsfailed:
@@ -160,22 +164,19 @@ class Trials:
         os._exit(_PASSED)
 
 
-def _functions() -> Mapping[str, Sequence[FunctionType]]:
-    """Return all functions there are, by the file that they are of."""
+def _what_there_is() -> tuple[Mapping[str, Sequence[FunctionType]], Sequence[Any]]:
+    """Return all functions, by the file that they are of, and the caches of those of ours."""
     gc.unfreeze()
-    found: defaultdict[str, list[FunctionType]] = defaultdict(list)
+    functions: defaultdict[str, list[FunctionType]] = defaultdict(list)
+    caches = []
     for each in gc.get_objects():
         if type(each) is FunctionType:
-            found[each.__code__.co_filename].append(each)
-    return found
-
-
-def _forget() -> None:
-    """Empty the caches of functions: what they hold was found before the change."""
-    kind = type(functools.lru_cache(_forget))
-    for each in gc.get_objects():
-        if type(each) is kind and each.__module__.startswith("swarmnode."):
-            each.cache_clear()
+            functions[each.__code__.co_filename].append(each)
+        elif type(each) is _CACHE and each.__module__.startswith("swarmnode."):
+            caches.append(each)
+    gc.collect()
+    gc.freeze()  # else each process copies all of it when it collects
+    return functions, caches
 
 
 def run(

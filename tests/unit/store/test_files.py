@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import random
 import stat
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from swarmnode.store.files import (
     write_new,
 )
 from tests.conftest import open_files
+from tests.kits.disk_recorder import DEATH, Fault, Killed, Recorder
 
 
 class Disk:
@@ -155,6 +158,22 @@ def test_private_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot make the directory"):
         make_private_dir(tmp_path / "file")
+
+
+@pytest.mark.parametrize("nth", range(1, 20))
+def test_a_directory_that_a_killed_process_made_is_made_durable_by_the_next(
+    nth: int, tmp_path: Path
+) -> None:
+    made = tmp_path / "home" / "swarm"
+    recorder = Recorder(tmp_path, Fault(nth, DEATH))
+    with recorder.attached(), contextlib.suppress(Killed):
+        make_private_dir(made)
+    recorder.heal()
+    with recorder.attached():
+        make_private_dir(made)
+    left = recorder.disk.forget(random.Random(1), names=0, data=0)
+    assert [*left.nodes] == ["home", "home/swarm"]
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (made, made.parent)} == {0o700}
 
 
 def test_second_daemon_on_a_home_is_told_which_is_there(tmp_path: Path) -> None:
