@@ -285,3 +285,11 @@ def test_a_prefix_is_read_whatever_follows_it(tmp_path: Path, no_fsync: None) ->
             assert journal.recovered.records == (b"x",)
             assert journal.recovered.cut_bytes == len(tail)
         assert path.read_bytes() == prefix
+
+
+def test_a_record_of_the_most_bytes_there_may_be_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    payloads = (bytes(JOURNAL_RECORD_BYTES_MAX), b"the next")
+    written(path, payloads)
+    with Journal(path) as journal:
+        assert journal.recovered.records == payloads

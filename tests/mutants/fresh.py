@@ -106,13 +106,18 @@ class _Finder(MetaPathFinder):
         return importlib.util.spec_from_loader(fullname, self._loader)
 
 
+def install(path: Path, tree: ast.Module) -> None:
+    """Let a module that is not imported yet be a mutant."""
+    sys.meta_path.insert(0, _Finder(path, tree))
+
+
 def _run_tests(path: Path, tree: ast.Module, files: tuple[str, ...]) -> None:
     import pytest
 
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_DEADLINE_S)  # one that never ends is killed, too
     os.setsid()
-    sys.meta_path.insert(0, _Finder(path, tree))
+    install(path, tree)
     words = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=0"]
     words += ["-W", "ignore:Module already imported"]  # by this process, before the fork
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

@@ -64,6 +64,8 @@ def _others(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             yield "constant", ast.Constant(not value)
         case ast.Constant(int() | float() as number):
             yield "constant", ast.Constant(number + 1)
+        case ast.Return(ast.Constant(None | False)):
+            pass  # None is as good
         case ast.Return(ast.expr()):
             yield "result", ast.Return(ast.Constant(None))
         case ast.Expr(ast.Call()):

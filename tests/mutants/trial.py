@@ -14,6 +14,7 @@ import gc
 import os
 import resource
 import signal
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ from typing import Any
 
 import hypothesis
 import pytest
+
+from tests.mutants import fresh
 
 _BYTES_MAX = 8 << 30  # one that fills all memory is killed, too
 _PASSED, _FAILED, _NOT_SWAPPED = 0, 1, 2
@@ -152,7 +155,9 @@ class Trials:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         if trial:
-            if not swap(self._functions.get(str(trial.path), ()), trial.path, trial.tree):
+            if fresh.name_of(trial.path) not in sys.modules:
+                fresh.install(trial.path, trial.tree)
+            elif not swap(self._functions.get(str(trial.path), ()), trial.path, trial.tree):
                 os._exit(_NOT_SWAPPED)
             for cache in self._caches:  # what it holds was found before the change
                 cache.cache_clear()

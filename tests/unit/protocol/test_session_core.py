@@ -13,7 +13,7 @@ from swarmnode.errors import (
     RemoteProtocolError,
 )
 from swarmnode.protocol.session.core import SessionCore
-from swarmnode.protocol.session.effects import Ended, Opened, Removed
+from swarmnode.protocol.session.effects import Changed, Ended, Opened, Removed
 from swarmnode.protocol.session.keepalive import PONG_WAIT_S
 from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.session.stream import StreamState
@@ -171,6 +171,7 @@ def test_reset_drops_both_directions_and_is_answered(pair: CorePair) -> None:
     opened = opened_on(pair)
     pair.server.reset(opened, ResetCode.REFUSED, "not now")
     client_effects, server_effects = pair.pump()
+    assert Changed(stream) in client_effects  # who waits for it wakes up
     assert stream.reset is not None
     assert (stream.reset.code, stream.reset.reason) == (ResetCode.REFUSED, "not now")
     assert stream.reset.by_peer

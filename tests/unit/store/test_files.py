@@ -295,3 +295,15 @@ def test_history_line_is_bounded(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="a line has at most"):
         history.append({"n": "x" * HISTORY_LINE_BYTES_MAX})
     history.close()
+
+
+def test_a_line_of_the_most_bytes_there_may_be_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "exchanges.jsonl"
+    longest = "x" * (HISTORY_LINE_BYTES_MAX - len('{"n":""}\n'))
+    history = HistoryFile(path)
+    for n in (longest, "next"):
+        history.append({"n": n})
+    with pytest.raises(StorageError, match="a line has at most"):
+        history.append({"n": longest + "x"})
+    history.close()
+    assert entries(path) == [longest, "next"]

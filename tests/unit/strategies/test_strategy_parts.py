@@ -27,6 +27,7 @@ from swarmnode.strategies.base import (
     Strategy,
 )
 from swarmnode.strategies.kinds import LogOnly, RandomPairs
+from swarmnode.strategies.outer import learnt
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.rounds import InRounds, Rounds
 from swarmnode.testing.lab.arena import Arena
@@ -286,3 +287,16 @@ def test_a_strategy_of_before_does_the_same_to_the_bit() -> None:
         return arena.digest()
 
     assert run(AsBefore, {}) == run(PairAverage, {"rate": 1.0})
+
+
+@pytest.mark.parametrize(("beta", "gamma"), [(0.7, 0.7), (1.0, 0.5), (0.5, 1.0), (0.0, 0.0)])
+def test_what_is_taken_of_a_node_is_its_fast_weights_in_the_measure_of_the_larger_rate(
+    beta: float, gamma: float
+) -> None:
+    phi, delta = torch.tensor([3.0, -1.0]), torch.tensor([0.5, 2.0])
+    whole = max(beta, gamma) or 1.0
+    found = learnt({"phi": phi, "delta": delta}, beta, gamma)
+    torch.testing.assert_close(found, (gamma * phi - beta * delta) / whole)
+    if beta == gamma == 0.7:
+        torch.testing.assert_close(found, phi - delta)
+    torch.testing.assert_close(learnt({"delta": delta}, beta, gamma), -delta)

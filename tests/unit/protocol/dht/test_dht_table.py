@@ -167,3 +167,10 @@ def test_unhealthy_contacts_are_not_passed_on() -> None:
     target = number_of(contacts[0].peer)
     assert table.closest(target, 1)[0].contact == contacts[0]
     assert table.closest(target, 1, only_healthy=True)[0].contact != contacts[0]
+
+
+def test_one_that_answers_again_is_known_and_stays_the_longest() -> None:
+    table, contacts = full_bucket()
+    assert table.answered(contacts[0], 50.0) is Added.KNOWN
+    (bucket,) = table.buckets().values()
+    assert bucket.entries[-1].contact == contacts[0]
