@@ -104,6 +104,14 @@ def test_reading_opens_the_bulk_window_and_returns_credit(pair: CorePair) -> Non
     assert not stream.pending
 
 
+def test_credit_is_given_back_by_the_quarter_of_a_window(pair: CorePair) -> None:
+    stream = pair.client.open_stream("bulk", Priority.BULK)
+    pair.client.queue(stream, memoryview(bytes(limits.MIB)))
+    opened = opened_on(pair)
+    assert not pair.server.consumed(opened, WINDOW // 4 - 1)
+    assert pair.server.consumed(opened, 1)
+
+
 def test_a_control_stream_keeps_its_small_window(pair: CorePair) -> None:
     stream = pair.client.open_stream("talk", Priority.CONTROL)
     pair.client.queue(stream, memoryview(bytes(limits.MIB)))
