@@ -69,4 +69,9 @@ HARMLESS = {
     ),
 }
 # What they break is promised, and the sample is too small to show it.
-MISSED: dict[str, str] = {}
+MISSED: dict[str, str] = {
+    "journal.py Journal.__init__ no sync: sync_directory(path.parent)": (
+        "needs a process that dies before its journal has a name, then a power failure before "
+        "it is rotated; tests/crash/test_journal_damage.py has both"
+    ),
+}

@@ -180,6 +180,7 @@ def test_reset_drops_both_directions_and_is_answered(pair: CorePair) -> None:
     pair.server.reset(opened, ResetCode.REFUSED, "not now")
     client_effects, server_effects = pair.pump()
     assert Changed(stream) in client_effects  # who waits for it wakes up
+    assert pair.client.statistics().resets_received == 1
     assert stream.reset is not None
     assert (stream.reset.code, stream.reset.reason) == (ResetCode.REFUSED, "not now")
     assert stream.reset.by_peer
