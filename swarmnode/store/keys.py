@@ -48,7 +48,7 @@ def load_or_create_identity(path: Path) -> Identity:
         write_new(path, _encode_key(Identity.generate()))
         return load_identity(path)
     with storage_errors(path, "sync"):
-        sync_directory(path.parent)  # whoever made it may have been killed before this
+        sync_directory(path.parent)  # what made it may have been killed before this
     return identity
 
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec
+from os import _exit as leave
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -122,7 +123,7 @@ def _run_tests(path: Path, tree: ast.Module, files: tuple[str, ...]) -> None:
     words += ["-W", "ignore:Module already imported"]  # by this process, before the fork
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         code = pytest.main([*words, *files])
-    os._exit(int(code))
+    leave(int(code))
 
 
 def is_killed(path: Path, tree: ast.Module, files: tuple[str, ...]) -> bool:

@@ -59,7 +59,7 @@ HARMLESS = {
         "the folder's mode says it, too, wherever mkdir() takes it"
     ),
     "files.py write_new not undone: undone(path.unlink)": (
-        "whoever finds the file syncs its name: write_new(), and what reads keys"
+        "what finds the file syncs its name: write_new(), and what reads keys"
     ),
     "journal.py Journal._cut in place: write_atomic(self._path, _MAGIC)": (
         "what was there is kept beside it, a torn beginning is mended again, and opening syncs it"

@@ -19,6 +19,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os import _exit as leave
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -136,7 +137,7 @@ class Trials:
             with contextlib.suppress(BaseException):
                 os.close(reading)
                 self._child(session, trial, items, writing)
-            os._exit(_FAILED)
+            leave(_FAILED)
         os.close(writing)
         _, status = os.waitpid(child, 0)
         with contextlib.suppress(ProcessLookupError):
@@ -158,15 +159,15 @@ class Trials:
             if fresh.name_of(trial.path) not in sys.modules:
                 fresh.install(trial.path, trial.tree)
             elif not swap(self._functions.get(str(trial.path), ()), trial.path, trial.tree):
-                os._exit(_NOT_SWAPPED)
+                leave(_NOT_SWAPPED)
             for cache in self._caches:  # what it holds was found before the change
                 cache.cache_clear()
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.testsfailed:
                 os.write(pipe, item.nodeid.encode())
-                os._exit(_FAILED)
-        os._exit(_PASSED)
+                leave(_FAILED)
+        leave(_PASSED)
 
 
 def _what_there_is() -> tuple[Mapping[str, Sequence[FunctionType]], Sequence[Any]]:

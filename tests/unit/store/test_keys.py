@@ -60,7 +60,7 @@ def test_of_two_first_starts_both_get_the_stored_key(
 
 
 @pytest.mark.parametrize("nth", range(1, 30))
-def test_a_key_that_is_used_survives_a_power_failure_whoever_made_it(
+def test_a_key_that_is_used_survives_a_power_failure_whatever_made_it(
     nth: int, tmp_path: Path
 ) -> None:
     """Its maker may have been killed before it could see to that."""

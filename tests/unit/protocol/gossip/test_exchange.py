@@ -36,7 +36,7 @@ from swarmnode.protocol.gossip.events import (
     ViewLent,
 )
 from swarmnode.protocol.gossip.exchange import TRANSITIONS, ExchangeCore
-from swarmnode.protocol.gossip.flight import Flight, State
+from swarmnode.protocol.gossip.flight import State
 from swarmnode.protocol.gossip.outcomes import Outcome
 from swarmnode.protocol.gossip.patience import Patience
 from swarmnode.wire.exchange import gossip as wire
@@ -794,24 +794,3 @@ def test_counts_by_role_outcome_and_reason_code() -> None:
         ("initiator", "declined", "other"): 1,
         ("responder", "committed", ""): 1,
     }
-
-
-def test_one_in_doubt_stands_aside_once_its_initiator_should_have_decided() -> None:
-    """Only where what comes of it is added to what is there then."""
-    for adds_up, state, stands_aside in (
-        (True, State.READY, [False, True, True]),
-        (True, State.TRANSFER, [False, False, False]),
-        (False, State.READY, [False, False, False]),
-    ):
-        flight = Flight(
-            XID, LARGER, Role.RESPONDER, state, replace(INTENT, adds_up=adds_up), LIMIT_S, 0.0, 99.0
-        )
-        flight.ready_at, flight.decide_s = 10.0, 2.0
-        assert [flight.stands_aside(now) for now in (11.9, 12.0, 12.1)] == stands_aside
-
-
-def test_a_line_that_carries_a_view_in_less_than_a_second_is_one() -> None:
-    bench = Bench()
-    bench.feed(Available(NEXT, 0.5))
-    with pytest.raises(LocalProtocolError, match="transfer limit"):
-        bench.feed(Available(NEXT, 0.0))
