@@ -30,6 +30,9 @@ HISTORY_LINE_BYTES_MAX = 64 * limits.KIB
 STALE_TEMPORARY_S = 3600.0
 
 _TEMPORARY_SUFFIX = ".swarmnode-tmp"
+# The mode of a directory whose name may be lost yet, as its maker was killed before the sync: who
+# finds it syncs it. For one user's directory the sticky bit means nothing; macOS drops it.
+_NOT_YET_DURABLE = 0o1700
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -42,13 +45,18 @@ def make_private_dir(path: Path) -> None:
         StorageError: It cannot be made, or something else has this name.
     """
     with storage_errors(path, "make the directory"):
-        if path.is_dir():
+        if path.is_dir() and not _is_marked(path):
             return
-        if not path.parent.is_dir():
-            make_private_dir(path.parent)
-        path.mkdir(mode=0o700, exist_ok=True)
+        make_private_dir(path.parent)
+        path.mkdir(mode=_NOT_YET_DURABLE, exist_ok=True)
         with undone(path.rmdir):  # or the next caller finds it, and does not sync its name
             sync_directory(path.parent)
+        if _is_marked(path):
+            path.chmod(0o700)
+
+
+def _is_marked(path: Path) -> bool:
+    return path.stat().st_mode & 0o7777 == _NOT_YET_DURABLE
 
 
 def read_file(path: Path, *, bytes_max: int, secret: bool = False) -> bytes:
@@ -213,11 +221,6 @@ class HistoryFile:
         if self._size_bytes and self._size_bytes + len(line) > self._bytes_max:
             self._rotate()
         self._write(line)
-
-    def sync(self) -> None:
-        """Make what was appended survive a power failure."""
-        with storage_errors(self._path, "sync"):
-            os.fsync(self._fd)
 
     def close(self) -> None:
         """Stop appending."""

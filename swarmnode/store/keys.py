@@ -23,6 +23,7 @@ from swarmnode.store.files import (
     make_private_dir,
     read_file,
     storage_errors,
+    sync_directory,
     write_atomic,
     write_new,
 )
@@ -41,11 +42,14 @@ def load_or_create_identity(path: Path) -> Identity:
         StorageError: The disk does not do what was asked.
     """
     try:
-        return load_identity(path)
+        identity = load_identity(path)
     except FileNotFoundError:
         make_private_dir(path.parent)
         write_new(path, _encode_key(Identity.generate()))
         return load_identity(path)
+    with storage_errors(path, "sync"):
+        sync_directory(path.parent)  # what made it may have been killed before this
+    return identity
 
 
 def load_identity(path: Path) -> Identity:

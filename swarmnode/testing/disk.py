@@ -56,6 +56,14 @@ class FileResized:
 
 
 @dataclass(frozen=True)
+class ModeChanged:
+    """At once on the disk, where a later sync than what it stands for would be noticed."""
+
+    node: int
+    mode: int
+
+
+@dataclass(frozen=True)
 class NamesChanged:
     """All of these names at once: (folder, name) to a node, or to None, which removes it."""
 
@@ -75,7 +83,7 @@ class Told:
     fact: Any
 
 
-Event = NodeMade | BytesWritten | FileResized | NamesChanged | NodeSynced | Told
+Event = NodeMade | BytesWritten | FileResized | ModeChanged | NamesChanged | NodeSynced | Told
 
 
 @dataclass
@@ -146,6 +154,8 @@ class Disk:
                 node = self.nodes[event.node]
                 node.pending.append(_Pending(event))
                 _change(node.now, event)
+            case ModeChanged():
+                self.nodes[event.node].mode = event.mode
             case NamesChanged():
                 self._names.append(_Pending(event))
                 _rename(self.tree, event)

@@ -1,6 +1,7 @@
 """Sparse: error feedback, the same weights for all, late ones, and what it learns."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -252,6 +253,9 @@ def test_a_peer_that_is_behind_is_not_asked_in_vain():
     node = node_of()
     ahead = Intent(Kind.PULL, 5, tag="catch-up", base_version=b"\xff" * 16)
     assert node.accept(Offer(OTHER, ahead, Meta(0, 0, 0.0))) is not None
+    behind = replace(ahead, base_version=b"")
+    for other in (behind, replace(ahead, tag="gather")):
+        assert node.accept(Offer(OTHER, other, Meta(0, 0, 0.0))) is None
 
 
 def test_a_round_of_slow_weights_that_it_left_is_not_applied():

@@ -103,6 +103,8 @@ def write_files(home: Path, diary: Diary) -> None:
         if write_new(new, data):
             diary.note("done", FILES[1], data)
             assert before[0] is None or len(before) > 1
+        else:  # of another one, which is as durable
+            diary.note("done", FILES[1], content_of(new))
         with diary.sets(FILES[2], data), IncomingFile(incoming) as file:
             file.write(memoryview(data)[:10])
             file.write(memoryview(data)[10:])
@@ -122,13 +124,19 @@ def look_at_history(home: Path, diary: Diary) -> None:
 
 def append_history(home: Path, diary: Diary) -> None:
     history = HistoryFile(home / "history", bytes_max=300)
+    written = []
     try:
         for _ in range(8):
             number = diary.facts.allowed("last")[-1] + 1
             with diary.sets("last", number):
                 history.append({"n": number, "why": "x" * diary.rng.randrange(40)})
+                written.append(number)
     finally:
         history.close()
+    # While the machine runs nothing is lost, whatever the disk refused in between.
+    found = [entry["n"] for entry in read_history(home / "history")]
+    since = max((*found[:1], *written[:1]), default=0)
+    assert [each for each in found if each >= since] == [each for each in written if each >= since]
 
 
 # --- journals --------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from swarmnode.store.keys import next_boot_epoch
 from tests.crash.disk_rooms import ROOMS
 from tests.crash.disk_stores import DAMAGES, STORES
 from tests.kits.disk_kit import Campaign
+from tests.kits.disk_recorder import DEATH
 
 ALL = {**STORES, **ROOMS}
 # In all, over the stores: each moment is looked at, and one in four goes on and is cut again.
@@ -51,6 +52,15 @@ def test_a_call_that_fails_costs_nothing_acknowledged(
     assert campaign.failures
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_what_a_killed_process_left_is_made_durable_by_the_next_one(
+    name: str, folder: Path
+) -> None:
+    campaign = Campaign(ALL[name], folder, seed=1)
+    campaign.every_fault(DEATH, lasts=True, at_most=8)
+    assert campaign.failures
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -67,6 +77,13 @@ def test_many_power_failures(name: str, seed: int, folder: Path) -> None:
 def test_every_call_that_can_fail(name: str, code: int, lasts: bool, folder: Path) -> None:
     for seed in range(3):
         Campaign(ALL[name], folder, seed).every_fault(code, lasts=lasts, at_most=2000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+def test_every_call_that_a_process_may_die_before(name: str, folder: Path) -> None:
+    for seed in range(3):
+        Campaign(ALL[name], folder, seed).every_fault(DEATH, lasts=True, at_most=2000)
 
 
 @pytest.mark.parametrize("name", DAMAGES)

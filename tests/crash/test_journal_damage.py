@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from swarmnode import limits
 from swarmnode.errors import CorruptRecord, Refused, StorageError, StorageFull
 from swarmnode.store.journal import JOURNAL_RECORD_BYTES_MAX, Journal
 from tests.conftest import ROOT
+from tests.kits.disk_recorder import DEATH, Fault, Killed, Recorder
 
 PAYLOADS = (b"", b"one", bytes(range(40)), b"\xff" * 17)
 
@@ -285,3 +288,31 @@ def test_a_prefix_is_read_whatever_follows_it(tmp_path: Path, no_fsync: None) ->
             assert journal.recovered.records == (b"x",)
             assert journal.recovered.cut_bytes == len(tail)
         assert path.read_bytes() == prefix
+
+
+def test_a_record_of_the_most_bytes_there_may_be_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    payloads = (bytes(JOURNAL_RECORD_BYTES_MAX), b"the next")
+    written(path, payloads)
+    with Journal(path) as journal:
+        assert journal.recovered.records == payloads
+
+
+@pytest.mark.parametrize("nth", range(1, 40))
+def test_what_is_appended_to_a_journal_that_a_killed_process_made_survives_a_power_failure(
+    nth: int, tmp_path: Path
+) -> None:
+    home, left = tmp_path / "home", tmp_path / "left"
+    home.mkdir()
+    left.mkdir()
+    recorder = Recorder(home, Fault(nth, DEATH))
+    with recorder.attached(), contextlib.suppress(Killed):
+        written(home / "swarm" / "journal", (b"of the first",))
+    recorder.heal()
+    with recorder.attached(), Journal(home / "swarm" / "journal") as journal:
+        found = journal.recovered.records
+        journal.append(b"of the second")
+        journal.sync()
+    recorder.disk.forget(random.Random(1), names=0, data=0).write_to(left)
+    with Journal(left / "swarm" / "journal") as journal:
+        assert journal.recovered.records == (*found, b"of the second")

@@ -17,7 +17,7 @@ from typing import Any
 
 from swarmnode.errors import SwarmNodeError
 from swarmnode.testing.disk import Disk, Event, Told
-from tests.kits.disk_recorder import Fault, Recorder
+from tests.kits.disk_recorder import Fault, Killed, Recorder
 
 # What the disk keeps of what was not synced: all names but no data is what file systems with
 # ordered names and late data do; data without names, those that write each folder on its own.
@@ -112,7 +112,11 @@ class Campaign:
         shutil.rmtree(home)
 
     def every_fault(self, code: int, *, lasts: bool, at_most: int, n_cuts: int = 3) -> None:
-        """Let the calls of a life fail, each in its turn, or ``at_most`` of them."""
+        """Let the calls of a life fail, each in its turn, or ``at_most`` of them.
+
+        With DEATH, the process is killed before them: the next one finds all that was written,
+        synced or not, and must not take for durable what a power failure can still undo.
+        """
         n_calls = self._with_fault(Fault(_NEVER, code), 0)
         chosen = range(1, n_calls + 1)
         if n_calls > at_most:
@@ -150,6 +154,11 @@ class Campaign:
                 if not recorder.is_faulty:
                     raise
                 diary.failures += 1
+            except (Killed, BaseExceptionGroup) as error:
+                if isinstance(error, BaseExceptionGroup) and error.split(Killed)[1] is not None:
+                    raise
+                diary.failures += 1
+                break
         self.failures += diary.failures
         left = [name for _, name in recorder.disk.tree if name.endswith(_TEMPORARY)]
         assert recorder.has_failed or not left, f"left behind: {left}"

@@ -19,6 +19,7 @@ from swarmnode.testing.disk import (
     Disk,
     Event,
     FileResized,
+    ModeChanged,
     NamesChanged,
     NodeMade,
     NodeSynced,
@@ -26,8 +27,15 @@ from swarmnode.testing.disk import (
 )
 
 _OPEN, _CLOSE, _WRITE, _PWRITE = os.open, os.close, os.write, os.pwrite
-_LINK, _MKDIR = os.link, os.mkdir
+_LINK, _MKDIR, _CHMOD = os.link, os.mkdir, os.chmod
 _BUILTIN_OPEN = builtins.open
+
+
+DEATH = 0  # instead of what a call fails with: the process is killed before it
+
+
+class Killed(BaseException):
+    """The process under test is no more: nothing that it still tries reaches the disk."""
 
 
 @dataclass(frozen=True)
@@ -117,15 +125,16 @@ class Recorder:
         return node
 
     def _may_fail(self, kind: str) -> None:
-        """Count a call. Raises OSError: it is the one that fails."""
+        """Count a call. Raises OSError, Killed: it is the one that fails."""
         fault = self._fault
         if fault is not None and fault.code == errno.ENOSPC and kind not in _GROWS:
             return
         self.calls += 1
-        if fault is not None and (
-            self.calls == fault.nth or (fault.lasts and self.calls > fault.nth)
-        ):
+        lasts = fault is not None and (fault.lasts or fault.code == DEATH)
+        if fault is not None and (self.calls == fault.nth or (lasts and self.calls > fault.nth)):
             self.has_failed = True
+            if fault.code == DEATH:
+                raise Killed
             raise OSError(fault.code, os.strerror(fault.code))
 
     def _find(self, path: Any, dir_fd: int | None = None) -> tuple[int, str] | None:
@@ -166,6 +175,7 @@ class Recorder:
             "remove": self._removing(os.remove),
             "rmdir": self._removing(os.rmdir),
             "mkdir": self._mkdir,
+            "chmod": self._chmod,
         }
         looking = ("read", "pread", "preadv", "stat", "lstat", "fstat", "scandir", "listdir")
         return changing | {name: self._looking(getattr(os, name)) for name in looking}
@@ -300,6 +310,14 @@ class Recorder:
         _MKDIR(path, mode)
         if at is not None:
             self._make(at, mode, is_folder=True)
+
+    def _chmod(self, path: Any, mode: int, **options: Any) -> None:
+        at = self._find(path)
+        if at is not None:
+            self._may_fail("chmod")
+        _CHMOD(path, mode, **options)
+        if at is not None:
+            self._say(ModeChanged(self.disk.tree[at], mode))
 
     def _looking(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def look(what: Any = ".", *arguments: Any, **options: Any) -> Any:

@@ -29,8 +29,8 @@ from pathlib import Path
 from tests.conftest import ROOT
 from tests.mutants.survivors import HARMLESS, MISSED
 
-# Of today: raised whenever it can be, to .95 at least, and never lowered.
-CAUGHT_SHARE_MIN = 0.89
+# Never lowered.
+CAUGHT_SHARE_MIN = 0.95
 SURVIVORS = HARMLESS | MISSED
 _SYNCS = {"fsync", "fdatasync", "sync_data", "sync_directory", "_sync_directory", "sync"}
 _NAMES = {"replace", "hardlink_to", "unlink"}
@@ -56,6 +56,7 @@ _SHOWN_BY = {
     "volunteer": ("volunteer",),
 }
 _FAULTS = 64  # calls that fail, of each kind
+_DEATHS = 256  # of a process, before as many calls: what it left matters at a few of them
 _DEADLINE_S = 120
 
 
@@ -161,6 +162,7 @@ def load(path: Path, tree: ast.Module) -> None:
 def _campaigns(path: Path) -> None:
     """Run those that show what a module promises; of one that all stand on, all of the stores."""
     from tests.kits.disk_kit import Campaign
+    from tests.kits.disk_recorder import DEATH
 
     memory = Path("/dev/shm")
     where = memory if memory.is_dir() else None
@@ -183,10 +185,12 @@ def _campaigns(path: Path) -> None:
             campaign = Campaign(store, Path(name), seed=1)
             campaign.power_failures(60)
             assert not campaign.failures
-    at_most = _FAULTS // len(stores)
-    for store in stores:
+    for number, store in enumerate(stores):
         with tempfile.TemporaryDirectory(dir=where) as name:
-            for code in (errno.EIO, errno.ENOSPC):
+            for code in (errno.EIO, errno.ENOSPC, DEATH):
+                at_most = _FAULTS // len(stores)
+                if not number:  # its own
+                    at_most = _DEATHS if code == DEATH else _FAULTS
                 Campaign(store, Path(name), seed=1).every_fault(code, lasts=False, at_most=at_most)
 
 

@@ -1,41 +1,41 @@
 """Mutants of protocol/, store/ and strategies/, by sample: ``python -m tests.mutants.sampled``.
 
-One comparison, operator, number, call or result is changed in a process of its own, and the tests
-that import the module must turn red, within a time limit. Which of all mutants are tried follows
-from the seed. It fails if fewer than KILLED_SHARE_MIN of them are killed; those that change nothing
-that counts stand in ``EQUIVALENT`` of ``sampled_reasons.py``, with the reason, and are left out.
+One comparison, operator, number, call or result is changed in a process of its own, and a test must
+turn red, within a time limit: one of those that run the block, as ``--reach`` has it
+(``reach.py``). Which of all mutants are tried follows from the seed. Verdicts are kept in a file,
+and those that it has are not asked for again. It fails if fewer than KILLED_SHARE_MIN are killed;
+those that change nothing that counts stand in ``EQUIVALENT`` of ``sampled_reasons.py``, with the
+reason, and are left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
+import bisect
 import copy
-import functools
-import importlib.util
-import io
+import json
 import multiprocessing
-import os
-import random
-import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from importlib.abc import MetaPathFinder, SourceLoader
-from importlib.machinery import ModuleSpec
+from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
-from types import CodeType, ModuleType
+from typing import NamedTuple
 
 from tests.conftest import ROOT
+from tests.mutants import fresh, trial
+from tests.mutants.reach import Reach, block_of, read
 from tests.mutants.sampled_reasons import EQUIVALENT
+from tests.mutants.trial import Trial, Verdict
 
 KILLED_SHARE_MIN = 0.9
+_PACKAGE = ROOT / "swarmnode"
 ROOMS = ("protocol", "store", "strategies")
-_TESTS = ("unit", "property", "golden", "algorithms", "crash")
-# As many test files as run for one mutant: those that look at the module most come first.
-_FILES_MAX = 6
-_DEADLINE_S = 240
+# A quick test says most of what a slow one of the same block would.
+_TESTS_S_MAX = 20.0
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -64,6 +64,8 @@ def _others(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             yield "constant", ast.Constant(not value)
         case ast.Constant(int() | float() as number):
             yield "constant", ast.Constant(number + 1)
+        case ast.Return(ast.Constant(None | False)):
+            pass  # None is as good
         case ast.Return(ast.expr()):
             yield "result", ast.Return(ast.Constant(None))
         case ast.Expr(ast.Call()):
@@ -76,6 +78,7 @@ class _Change(ast.NodeTransformer):
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted
         self.names: list[str] = []
+        self.lines: list[int] = []
         self._within: list[str] = []
         self._seen: Counter[str] = Counter()
 
@@ -114,131 +117,129 @@ class _Change(ast.NodeTransformer):
         self._seen[name] += 1
         again = f" #{self._seen[name]}" if self._seen[name] > 1 else ""
         self.names.append(name + again)
+        self.lines.append(node.lineno)  # type: ignore[attr-defined]
         return len(self.names) - 1 == self._wanted
 
 
-def changed(path: Path, wanted: int) -> tuple[ast.Module, list[str]]:
+def changed(path: Path, wanted: int) -> tuple[ast.Module, list[str], list[int]]:
+    """Return the tree with one change, and of all that can be made the names and lines."""
     change = _Change(wanted)
     tree = ast.parse(path.read_bytes())
     tree.body = [change.visit(each) for each in tree.body]  # type: ignore[misc]
-    return ast.fix_missing_locations(tree), change.names
+    return ast.fix_missing_locations(tree), change.names, change.lines
 
 
-def name_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+class Mutant(NamedTuple):
+    """``wanted``: the number of its change among those of the file. ``line``: where it is."""
+
+    name: str
+    path: Path
+    wanted: int
+    line: int
 
 
-# --- which tests look at a module ---------------------------------------------------------------
+def mutants(within: str = "") -> list[Mutant]:
+    """Return all there are in paths with this word, each with a name of its own."""
+    found = []
+    for path in (path for room in ROOMS for path in sorted((_PACKAGE / room).rglob("*.py"))):
+        short = str(path.relative_to(_PACKAGE))
+        if within in short:
+            _, names, lines = changed(path, -1)
+            for wanted, (name, line) in enumerate(zip(names, lines, strict=True)):
+                found.append(Mutant(f"{short} {name}", path, wanted, line))
+    return found
 
 
-@functools.cache
-def _imported(path: Path) -> Counter[str]:
-    """Return how often a file names what it imports of which module."""
-    tree = ast.parse(path.read_bytes())
-    modules: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                is_module = (ROOT / (full.replace(".", "/") + ".py")).exists()
-                modules[alias.asname or alias.name] = full if is_module else node.module
-    named = Counter(modules.values())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in modules:
-            named[modules[node.id]] += 1
-    return named
+def sample(n: int, seed: int, chosen: str = "") -> list[Mutant]:
+    fit = [each for each in mutants(chosen.partition(" ")[0]) if chosen in each.name]
+    # By their names: a change of the code changes little of the sample.
+    return sorted(fit, key=lambda each: sha256(f"{seed} {each.name}".encode()).digest())[:n]
 
 
-@functools.cache
-def files_for(module: str) -> tuple[str, ...]:
-    """Return the test files that import a module, or else those of what imports it."""
-    files = [
-        path for folder in _TESTS for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))
-    ]
-    scores = {path: _imported(path)[module] for path in files}
-    # A file's name says what it is about.
-    last = module.rpartition(".")[2]
-    for path in files:
-        if last in path.stem:
-            scores[path] += 1000 * bool(scores[path])
-    found = sorted((path for path in files if scores[path]), key=lambda path: -scores[path])
-    if len(found) < 2:
-        users = [
-            path
-            for path in sorted((ROOT / "swarmnode").rglob("*.py"))
-            if _imported(path)[module] and name_of(path) != module
-        ]
-        for user in users[:4]:
-            more = (path for path in files if _imported(path)[name_of(user)])
-            found += [path for path in more if path not in found][:3]
-    return tuple(str(path.relative_to(ROOT)) for path in found[:_FILES_MAX])
+class Verdicts:
+    """What was found of each mutant, in a file that outlives the run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, tuple[bool | None, str]] = {}
+        self.read()
+
+    def read(self) -> None:
+        for line in self._path.read_text().splitlines() if self._path.exists() else ():
+            name, killed, by, _ = json.loads(line)
+            self._known[name] = killed, by
+
+    def __contains__(self, mutant: Mutant) -> bool:
+        return self._known.get(mutant.name, (None, ""))[0] is not None
+
+    def has_survived(self, mutant: Mutant) -> bool:
+        return self._known.get(mutant.name, (None, ""))[0] is False
+
+    def needs_fresh(self, mutant: Mutant) -> bool:
+        return mutant.name in self._known and mutant not in self
+
+    def by(self, mutant: Mutant) -> str:
+        return self._known[mutant.name][1]
+
+    def add(self, name: str, killed: bool | None, by: str, took_s: float) -> None:
+        self._known[name] = killed, by
+        with self._path.open("a") as file:
+            file.write(json.dumps([name, killed, by, round(took_s, 2)]) + "\n")
+        word = {True: "killed  ", False: "SURVIVED", None: "not yet "}[killed]
+        print(word, name, "|", by, flush=True)
 
 
-# --- one mutant -----------------------------------------------------------------------------------
+def try_fresh(mutant: Mutant, verdicts: Verdicts, sound: dict[Path, bool]) -> None:
+    """Import all anew: for what is part of no function."""
+    began_s = time.monotonic()
+    files = fresh.files_for(fresh.name_of(mutant.path))
+    killed = bool(files) and fresh.is_killed(
+        mutant.path, changed(mutant.path, mutant.wanted)[0], files
+    )
+    if killed and mutant.path not in sound:
+        sound[mutant.path] = not fresh.is_killed(mutant.path, changed(mutant.path, -1)[0], files)
+    if killed and not sound[mutant.path]:
+        print(f"NO VERDICT {mutant.name}: of {' '.join(files)} one fails where nothing is changed")
+        return
+    verdicts.add(mutant.name, killed, " ".join(files) or "no test", time.monotonic() - began_s)
 
 
-class _Loader(SourceLoader):
-    def __init__(self, path: Path, code: CodeType) -> None:
-        self._path, self._code = path, code
-
-    def get_filename(self, fullname: str) -> str:
-        return str(self._path)
-
-    def get_data(self, path: str | bytes) -> bytes:
-        return self._path.read_bytes()
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self._code
-
-
-class _Finder(MetaPathFinder):
-    def __init__(self, path: Path, tree: ast.Module) -> None:
-        self._name = name_of(path)
-        self._loader = _Loader(path, compile(tree, str(path), "exec"))
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        return importlib.util.spec_from_loader(fullname, self._loader)
+def trials_of(pending: Sequence[Mutant], reach: Reach, tests_s_max: float) -> list[Trial]:
+    found = []
+    for mutant in pending:
+        module, text = fresh.name_of(mutant.path), mutant.path.read_text()
+        reaching = reach.of(module, mutant.line, text)
+        sums_s = list(accumulate(reach.seconds[test] for test in reaching))
+        n = max(1, bisect.bisect(sums_s, tests_s_max))
+        tree = changed(mutant.path, mutant.wanted)[0]
+        total_s = sums_s[n - 1] if len(sums_s) >= n else 0.0
+        found.append(Trial(mutant.name, mutant.path, tree, reaching[:n], total_s))
+    return found
 
 
-def _run_tests(path: Path, tree: ast.Module, files: tuple[str, ...]) -> None:
-    import pytest
+def try_all(
+    pending: Sequence[Mutant], verdicts: Verdicts, reach: Reach, options: argparse.Namespace
+) -> None:
+    until_s = time.monotonic() + options.seconds
 
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(_DEADLINE_S)  # one that never ends is killed, too
-    os.setsid()
-    sys.meta_path.insert(0, _Finder(path, tree))
-    words = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=0"]
-    words += ["-W", "ignore:Module already imported"]  # by this process, before the fork
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        code = pytest.main([*words, *files])
-    os._exit(int(code))
+    def is_warm(mutant: Mutant) -> bool:
+        is_within = block_of(mutant.path.read_text(), mutant.line) > 0
+        return is_within and not verdicts.needs_fresh(mutant)
 
+    def tell(tried: Trial, verdict: Verdict, took_s: float) -> None:
+        verdicts.add(tried.name, verdict.killed, verdict.by, took_s)
 
-def is_killed(path: Path, tree: ast.Module, files: tuple[str, ...]) -> bool:
-    child = multiprocessing.get_context("fork").Process(target=_run_tests, args=(path, tree, files))
+    warm = [mutant for mutant in pending if is_warm(mutant)]
+    arguments = trials_of(warm, reach, options.tests_s), tell, until_s
+    # What is to be imported anew must not be imported here.
+    child = multiprocessing.get_context("fork").Process(target=trial.run, args=arguments)
     child.start()
     child.join()
-    return child.exitcode != 0
-
-
-def mutants(within: str = "") -> list[tuple[str, Path, int]]:
-    """Return all there are in paths with this word, each with a name of its own."""
-    return [
-        (f"{path.relative_to(ROOT / 'swarmnode')} {name}", path, wanted)
-        for room in ROOMS
-        for path in sorted((ROOT / "swarmnode" / room).rglob("*.py"))
-        if within in str(path.relative_to(ROOT / "swarmnode"))
-        for wanted, name in enumerate(changed(path, -1)[1])
-    ]
-
-
-def sample(n: int, seed: int, chosen: str = "") -> list[tuple[str, Path, int]]:
-    fit = [each for each in mutants(chosen.partition(" ")[0]) if chosen in each[0]]
-    return random.Random(seed).sample(fit, min(n, len(fit)))
+    verdicts.read()
+    sound: dict[Path, bool] = {}
+    for mutant in pending:
+        if time.monotonic() < until_s and mutant not in verdicts and not is_warm(mutant):
+            try_fresh(mutant, verdicts, sound)
 
 
 def judge(killed: int, survived: Sequence[str]) -> list[str]:
@@ -250,39 +251,48 @@ def judge(killed: int, survived: Sequence[str]) -> list[str]:
     return []
 
 
-def main(
-    arguments: Sequence[str],
-    try_one: Callable[[Path, ast.Module, tuple[str, ...]], bool] = is_killed,
-) -> int:
+def report(chosen: Sequence[Mutant], verdicts: Verdicts) -> list[str]:
+    """Print what is known of a sample; return what is wrong with it."""
+    wrong = []
+    survived = [each for each in chosen if verdicts.has_survived(each)]
+    for each in survived:
+        print("SURVIVED", each.name, "|", EQUIVALENT.get(each.name) or f"by {verdicts.by(each)}")
+    for room in ("", *ROOMS):
+        here = [each for each in chosen if each.name.startswith(room) and each in verdicts]
+        lost = [each.name for each in survived if each.name.startswith(room)]
+        n_equivalent = sum(name in EQUIVALENT for name in lost)
+        killed = len(here) - len(lost)
+        print(
+            f"{room or 'in all'}: {killed} of {len(here) - n_equivalent} are killed,"
+            f" and {n_equivalent} change nothing that counts"
+        )
+        wrong += judge(killed, lost) if not room else []
+    unknown = sum(each not in verdicts for each in chosen)
+    return wrong + [f"{unknown} of {len(chosen)} have no verdict yet"] * bool(unknown)
+
+
+def main(arguments: Sequence[str], attempt: Callable[..., None] = try_all) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.sampled", description=__doc__)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--part", default="0/1", help="I/N: every N-th of them, from the I-th on")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="how long to go on")
+    parser.add_argument("--tests-s", type=float, default=_TESTS_S_MAX, help="of tests, for each")
+    parser.add_argument("--reach", type=Path, required=True, help="which test runs what (reach.py)")
+    parser.add_argument("--verdicts", type=Path, required=True, help="file to go on from")
+    parser.add_argument("--again", action="store_true", help="try what survived again")
     parser.add_argument("chosen", nargs="?", default="", help="only those in paths with it")
     options = parser.parse_args(arguments)
-    first, _, step = options.part.partition("/")
-    killed, survived = 0, []
-    sound: dict[Path, bool] = {}
-    for name, path, wanted in sample(options.count, options.seed, options.chosen)[
-        int(first) :: int(step)
-    ]:
-        files = files_for(name_of(path))
-        if path not in sound:
-            sound[path] = bool(files) and not try_one(path, changed(path, -1)[0], files)
-        if files and not sound[path]:
-            print(f"NO VERDICT {name}: {' '.join(files)} fail where nothing is changed")
-            continue
-        if files and try_one(path, changed(path, wanted)[0], files):
-            killed += 1
-            print("killed  ", name, flush=True)
-        else:
-            survived.append(name)
-            reason = EQUIVALENT.get(name) or f"by {' '.join(files) or 'no test'}"
-            print("SURVIVED", name, "|", reason, flush=True)
-    n_equivalent = sum(name in EQUIVALENT for name in survived)
-    total = killed + len(survived) - n_equivalent
-    print(f"{killed} of {total} are killed, and {n_equivalent} change nothing that counts")
-    wrong = judge(killed, survived)
+    chosen = sample(options.count, options.seed, options.chosen)
+    verdicts = Verdicts(options.verdicts)
+    pending = [
+        each
+        for each in chosen
+        if each not in verdicts
+        or (options.again and verdicts.has_survived(each) and each.name not in EQUIVALENT)
+    ]
+    if pending:
+        attempt(pending, verdicts, read(options.reach), options)
+    wrong = report(chosen, verdicts)
     print("\n".join(wrong))
     return 1 if wrong else 0
 
@@ -290,7 +300,6 @@ def main(
 if __name__ == "__main__":
     # What tests stand on is loaded once, and what is mutated is not.
     import numpy  # noqa: F401
-    import pytest  # noqa: F401
     import torch  # noqa: F401
     import trio.testing  # noqa: F401
 

@@ -2,4 +2,42 @@
 
 from __future__ import annotations
 
-EQUIVALENT: dict[str, str] = {}
+_EITHER = "of two that are equal either is as good"
+EQUIVALENT: dict[str, str] = {
+    "protocol/blobs/fetch.py FetchCore._count constant: 8": (
+        "bits beyond the end of a bitmap are not set"
+    ),
+    "protocol/blobs/merkle.py leaf_hashes constant: 2": "the same hashes, one at a time",
+    "protocol/crdt/cells.py Cells.forget call: self._with_removed.discard(actor)": (
+        "it says where tombstones may be: one too many costs a look"
+    ),
+    "protocol/crdt/clock.py HybridClock.wall_ms constant: 0": "only clocks before 1970 notice",
+    "protocol/dht/core.py DhtCore._start operator: self._last_operation += 1": (
+        "numbers of operations need only differ from each other"
+    ),
+    "protocol/dht/upkeep.py Upkeep.next_deadline compare: self._rechecks[0][0] < soonest": _EITHER,
+    "protocol/gossip/gather.py GatherCore._fetch constant: 1": (
+        "counts that all grow by two have the same order"
+    ),
+    "protocol/gossip/log_book.py LogBook.is_alike compare: next_number >= self.next": (
+        "at the same round both ways compare the digests of the one before"
+    ),
+    "protocol/membership/contacts.py ContactBook._dial_ended constant: 16": (
+        "after so many failures REDIAL_BACKOFF_S_MAX is the limit"
+    ),
+    "protocol/membership/swim.py SwimCore._next_due compare: table.next_suspicion_end < due": (
+        _EITHER
+    ),
+    "protocol/nat/http_answer.py AnswerReader._read_chunks"
+    " compare: len(self._rest) < self._wanted": (
+        "after each chunk comes the head of another one, if only of the last"
+    ),
+    "store/blobs.py Blob.close constant: 0": "descriptor 0 is what the process reads, never a blob",
+    "store/keys.py skip_boot_epochs constant: 1": "one number more is skipped, as a start does",
+    "strategies/merging/mixing.py _blocks constant: 1": (
+        "for payloads of no values, which are one empty block either way"
+    ),
+    "strategies/topology.py _exponential constant: 1 #2": (
+        "of one or two members a hop of two leads nowhere, and is left out"
+    ),
+}

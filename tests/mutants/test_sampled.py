@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 from tests.conftest import ROOT
-from tests.mutants.sampled import changed, files_for, judge, main, sample
+from tests.mutants.fresh import files_for
+from tests.mutants.reach import Reach, block_of, read
+from tests.mutants.sampled import Mutant, Verdicts, changed, judge, main, sample, trials_of
+from tests.mutants.trial import swap
 
 PACING = ROOT / "swarmnode" / "protocol" / "pacing.py"
+SOURCE = '''
+def f(a: int = 1) -> int:
+    """Text."""
+    if a < 2 and a:
+        return a + 1
+    else:
+        a = 3
+    return a
+'''
 
 
 def test_one_place_is_changed_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "one.py"
     path.write_text("def f(a: int = 1) -> int:\n    if a < 2 and a:\n        return a + 1\n")
-    names = changed(path, -1)[1]
+    _, names, lines = changed(path, -1)
     assert [name.partition(":")[0] for name in names] == [
         *("f logic", "f compare", "f constant", "f result", "f operator", "f constant"),
     ]
+    assert lines == [2, 2, 2, 3, 3, 3]
     texts = {ast.unparse(changed(path, wanted)[0]) for wanted in range(len(names))}
     assert len(texts) == len(names)
     assert ast.unparse(changed(path, -1)[0]) not in texts
@@ -27,7 +46,9 @@ def test_one_place_is_changed_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_seed_chooses_the_same_again() -> None:
-    assert sample(4, 1, "protocol/pacing") == sample(4, 1, "protocol/pacing")
+    four = sample(4, 1, "protocol/pacing")
+    assert four == sample(4, 1, "protocol/pacing") == sample(5, 1, "protocol/pacing")[:4]
+    assert four != sample(4, 2, "protocol/pacing")
 
 
 def test_a_module_is_shown_to_the_tests_that_import_it() -> None:
@@ -39,16 +60,96 @@ def test_too_few_that_are_killed_fail() -> None:
     assert judge(8, ["one"]) == ["expected 90% to be killed, 8 of 9 are"]
 
 
-def test_what_survives_is_named_with_the_tests_that_saw_it(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(("line", "block"), [(1, 0), (4, 3), (5, 5), (7, 7), (8, 3)])
+def test_a_line_belongs_to_its_innermost_block(line: int, block: int) -> None:
+    assert block_of(SOURCE, line) == block
+
+
+def test_tests_that_run_the_block_are_asked_the_quick_ones_first(tmp_path: Path) -> None:
+    path = tmp_path / "reach"
+    path.write_text(
+        '["slow", 9.0, {"swarmnode.protocol.pacing": [7]}]\n'
+        '["quick", 0.5, {"swarmnode.protocol.pacing": [7]}]\n'
+        '["elsewhere", 0.1, {"swarmnode.protocol.pacing": [8]}]\n'
+    )
+    reach = read(path)
+    block = next(line for line in range(1, 200) if block_of(PACING.read_text(), line))
+    reach = Reach(reach.seconds, {("swarmnode.protocol.pacing", block): ["slow", "quick"]})
+    mutant = Mutant("name", PACING, 0, block)
+    for seconds, chosen in ((1.0, ["quick"]), (0.1, ["quick"]), (10.0, ["quick", "slow"])):
+        (one,) = trials_of([mutant], reach, seconds)
+        assert one.tests == chosen
+    (none,) = trials_of([mutant], Reach({}, {}), 10.0)
+    assert not none.tests
+
+
+def functions_of(path: Path) -> dict[str, FunctionType]:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return {name: each for name, each in vars(module).items() if isinstance(each, FunctionType)}
+
+
+def test_functions_that_are_there_get_other_code(tmp_path: Path) -> None:
+    path = tmp_path / "swapped.py"
+    path.write_text(SOURCE)
+    functions = functions_of(path)
+    old = functions["f"]
+    assert old(1) == 2
+    assert swap([old], path, changed(path, -1)[0]) == 0
+    wanted = next(at for at, name in enumerate(changed(path, -1)[1]) if "operator" in name)
+    assert swap([old], path, changed(path, wanted)[0]) == 1
+    assert old(1) == 0
+
+
+def test_what_survives_is_named_and_a_verdict_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sound = ast.unparse(ast.parse(PACING.read_bytes()))
-    words = ["--count", "2", "protocol/pacing"]
-    assert main(words, lambda path, tree, files: ast.unparse(tree) != sound) == 0
-    assert "2 of 2 are killed, and 0 change nothing that counts" in capsys.readouterr().out
-    assert main(words, lambda path, tree, files: False) == 1
-    said = capsys.readouterr().out
-    assert said.count("SURVIVED protocol/pacing.py ") == 2
-    assert "| by tests/unit/protocol/test_pacing.py" in said
-    assert main(words, lambda path, tree, files: True) == 0
-    assert capsys.readouterr().out.count("NO VERDICT") == 2
+    reach, kept = tmp_path / "reach", tmp_path / "verdicts"
+    reach.touch()
+    words = ["--count", "2", "--reach", str(reach), "--verdicts", str(kept), "protocol/pacing"]
+    asked: list[str] = []
+
+    def attempt(killed: bool) -> Callable[..., None]:
+        def give(pending: Sequence[Mutant], found: Verdicts, *_: object) -> None:
+            for each in pending:
+                asked.append(each.name)
+                found.add(each.name, killed, "tests/x.py::test_y", 0.1)
+
+        return give
+
+    assert main(words, lambda *_: None) == 1
+    assert "2 of 2 have no verdict yet" in capsys.readouterr().out
+    assert main(words, attempt(False)) == 1
+    assert capsys.readouterr().out.count("SURVIVED protocol/pacing.py ") == 4
+    assert main(words, attempt(True)) == 1  # what is known is not asked for again
+    assert len(asked) == 2
+    assert main([*words, "--again"], attempt(True)) == 0
+    assert "in all: 2 of 2 are killed, and 0 change nothing" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_it_goes_from_which_test_runs_what_to_verdicts(tmp_path: Path) -> None:
+    reach, kept = tmp_path / "reach", tmp_path / "verdicts"
+    test = "tests/unit/protocol/test_pacing.py"
+    python(
+        ["-m", "pytest", "-n", "0", "-p", "tests.mutants.reach", test], SWARMNODE_REACH=f"{reach}"
+    )
+    words = ["--count", "8", "--reach", f"{reach}", "--verdicts", f"{kept}", "protocol/pacing"]
+    said = python(["-m", "tests.mutants.sampled", *words])
+    assert said.count("killed   protocol/pacing.py ") >= 7
+    assert f"| {test}::test_" in said
+
+
+def python(words: Sequence[str], **more: str) -> str:
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env=os.environ | more,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        timeout=300,
+    ).stdout

@@ -133,6 +133,40 @@ def test_a_peer_that_gave_wrong_bytes_is_asked_for_nothing_any_more():
     assert core.poll_effects() == [events.Fetch(other, announced)]
 
 
+def test_of_two_that_are_asked_the_later_is_told_that_it_is_not_needed():
+    world = GatherWorld(4, 1)
+    core = GatherCore(world.members[0].peer_id, world.terms)
+    author, other = (each.peer_id for each in world.members[1:3])
+    announced = world.terms.announce(world.members[1].identity, bytes(32))
+    core.handle(events.Announce(announced), 0.0)
+    core.handle(events.Heard(other, Have(GATHER_ID, (announced.digest,))), 0.0)
+    assert core.poll_effects() == [events.Fetch(author, announced)]
+    core.handle_deadline(limits.GATHER_HEDGE_S)
+    assert core.poll_effects() == [events.Fetch(other, announced)]
+    core.handle(events.Arrived(other, announced.digest), limits.GATHER_HEDGE_S + 1)
+    assert core.poll_effects() == [
+        events.Cancel(author, announced.digest),
+        events.Held(announced.digest),
+    ]
+
+
+def test_what_came_within_a_moment_is_told_at_once_at_its_end():
+    world = GatherWorld(4, 1, size_bytes=limits.GATHER_SPREAD_BYTES_MIN)
+    core = GatherCore(world.members[0].peer_id, world.terms)
+    digests = []
+    for at, member in enumerate(world.members[1:3]):
+        announced = world.terms.announce(member.identity, bytes(32))
+        core.handle(events.Announce(announced), 10.0)
+        core.handle(events.Arrived(member.peer_id, announced.digest), 10.0 + at / 10)
+        digests.append(announced.digest)
+    core.poll_effects()
+    core.handle_deadline(10.0 + limits.GATHER_TELL_S - 0.01)
+    assert core.poll_effects() == []
+    core.handle_deadline(10.0 + limits.GATHER_TELL_S)
+    told = [each for each in core.poll_effects() if isinstance(each, events.Tell)]
+    assert [each.message.digests for each in told] == [tuple(digests)] * 3
+
+
 def test_strangers_and_digests_that_are_not_known_make_no_difference():
     world = GatherWorld(3, 1)
     core = world.members[0].core

@@ -143,6 +143,15 @@ def test_late_words_say_what_was_waited_for() -> None:
         invited.handle_go(PunchGo(invited.answer.offer, 100), now=late)
 
 
+def test_words_are_late_by_what_has_passed_since_the_offer() -> None:
+    began_at = 100 * limits.PUNCH_OFFER_S
+    inviter = Inviter(sides(), nonce=NONCE, now=began_at)
+    invited = Invited(sides(GREAT, SMALL), inviter.offer, observed="", now=began_at)
+    in_time = began_at + limits.PUNCH_OFFER_S - 0.1
+    go, _ = inviter.handle_answer(invited.answer, observed="", now=in_time)
+    assert invited.handle_go(go, now=in_time)
+
+
 # --- what it may dial -----------------------------------------------------------------------------
 
 

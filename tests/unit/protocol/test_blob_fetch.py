@@ -13,7 +13,7 @@ from swarmnode.protocol.blobs import events
 from swarmnode.protocol.blobs.bucket import TokenBucket
 from swarmnode.protocol.blobs.events import Cancel, Completed, Drop, Request, Store
 from swarmnode.protocol.blobs.fetch import BLOB_BUSY_PAUSE_S, BLOB_TAKEOVER_S_MIN, FetchCore
-from swarmnode.protocol.blobs.holders import bitmap_of, has_bit
+from swarmnode.protocol.blobs.holders import Holder, bitmap_of, has_bit
 from swarmnode.protocol.blobs.merkle import MerkleTree, leaf_hash
 from swarmnode.wire.blobs import BlobManifest
 
@@ -159,6 +159,28 @@ def test_an_idle_holder_takes_over_what_is_late_and_the_slower_is_told() -> None
     assert bench.arrive(BERT, 0) == [Cancel(ANNA, 0), Store(BERT, 0)]
     assert bench.arrive(ANNA, 0) == []
     assert bench.core.statistics().takeovers_total == 1
+
+
+def test_a_holder_is_asked_for_what_it_sends_in_the_time_ahead() -> None:
+    """Of a fast one more is under way, so that its line is never idle."""
+    holder = Holder(ANNA, bytearray(ALL))
+    assert holder.room(1000, 0.0) == limits.BLOB_REQUESTS_PER_HOLDER_MIN
+    holder.rate_bytes_per_s = 2500 / limits.BLOB_AHEAD_S
+    assert holder.room(1000, 0.0) == 3
+    assert holder.room(5000, 0.0) == limits.BLOB_REQUESTS_PER_HOLDER_MIN
+    assert holder.room(100, 0.0) == limits.BLOB_REQUESTS_PER_HOLDER_MAX
+    holder.ask(0, 0.0)
+    assert holder.room(1000, 0.0) == 2
+
+
+def test_the_first_chunk_says_how_fast_a_holder_is_and_later_ones_correct_it() -> None:
+    holder = Holder(ANNA, bytearray(ALL))
+    holder.ask(0, 0.0)
+    holder.ask(1, 0.0)
+    assert holder.deliver(0, 1000, 2.0) == 2.0
+    assert holder.rate_bytes_per_s == 500.0
+    assert holder.deliver(1, 1000, 3.0) == 3.0
+    assert 500.0 < holder.rate_bytes_per_s < 1000.0
 
 
 def test_memory_is_bounded_by_what_waits_for_the_disk() -> None:

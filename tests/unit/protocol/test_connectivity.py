@@ -87,6 +87,7 @@ def test_a_node_is_alarmed_when_it_has_been_alone_for_a_while() -> None:
     assert judge(replace(line, quiet_s=LATE)).is_alarming
     assert judge(replace(line, has_network=False, quiet_s=LATE)).is_alarming
     assert judge(LineFacts(lost=1)).is_alarming
+    assert judge(LineFacts(unreached=3, quiet_s=LATE)).is_alarming
     assert not judge(LineFacts(quiet_s=9e9)).is_alarming
     assert not judge(replace(line, ways=(DIRECT,), quiet_s=LATE)).is_alarming
 

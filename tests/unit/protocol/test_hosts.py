@@ -19,6 +19,7 @@ from swarmnode.protocol.hosts import (
     block_of,
     find_work,
     is_worked,
+    site_of,
 )
 
 VICTIM = "203.0.113.9"
@@ -214,3 +215,16 @@ def test_work_is_for_one_key_and_one_swarm() -> None:
     assert not is_worked(b"t" * 32, peer(1), work)
     assert not is_worked(SWARM, peer(1), b"")
     assert not is_worked(SWARM, peer(1), work + b"x")
+
+
+@pytest.mark.parametrize(
+    ("host", "site"),
+    [
+        ("203.0.113.9", "203.0.113.9"),
+        ("::ffff:203.0.113.9", "203.0.113.9"),
+        ("2a00:1450:1:2:3::9", "2a00:1450:1:2::/64"),
+        ("node.example", "node.example"),
+    ],
+)
+def test_a_router_gives_its_machines_one_address_or_one_64(host: str, site: str) -> None:
+    assert site_of(host) == site

@@ -13,7 +13,7 @@ from swarmnode.errors import (
     RemoteProtocolError,
 )
 from swarmnode.protocol.session.core import SessionCore
-from swarmnode.protocol.session.effects import Ended, Opened, Removed
+from swarmnode.protocol.session.effects import Changed, Ended, Opened, Removed
 from swarmnode.protocol.session.keepalive import PONG_WAIT_S
 from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.session.stream import StreamState
@@ -104,6 +104,14 @@ def test_reading_opens_the_bulk_window_and_returns_credit(pair: CorePair) -> Non
     assert not stream.pending
 
 
+def test_credit_is_given_back_by_the_quarter_of_a_window(pair: CorePair) -> None:
+    stream = pair.client.open_stream("bulk", Priority.BULK)
+    pair.client.queue(stream, memoryview(bytes(limits.MIB)))
+    opened = opened_on(pair)
+    assert not pair.server.consumed(opened, WINDOW // 4 - 1)
+    assert pair.server.consumed(opened, 1)
+
+
 def test_a_control_stream_keeps_its_small_window(pair: CorePair) -> None:
     stream = pair.client.open_stream("talk", Priority.CONTROL)
     pair.client.queue(stream, memoryview(bytes(limits.MIB)))
@@ -171,6 +179,8 @@ def test_reset_drops_both_directions_and_is_answered(pair: CorePair) -> None:
     opened = opened_on(pair)
     pair.server.reset(opened, ResetCode.REFUSED, "not now")
     client_effects, server_effects = pair.pump()
+    assert Changed(stream) in client_effects  # who waits for it wakes up
+    assert pair.client.statistics().resets_received == 1
     assert stream.reset is not None
     assert (stream.reset.code, stream.reset.reason) == (ResetCode.REFUSED, "not now")
     assert stream.reset.by_peer

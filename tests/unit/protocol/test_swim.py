@@ -641,6 +641,15 @@ def test_the_clock_reaches_each_deadline_that_the_shell_reached() -> None:
         assert not has_stalled
 
 
+def test_after_a_stall_the_deadline_lies_ahead_so_that_what_arrived_is_read_first() -> None:
+    clock = LivedClock()
+    lived, has_stalled = clock.lived(100.0, 10.0)
+    assert has_stalled
+    assert lived == 10.0 - limits.SWIM_STALL_GRACE_S
+    assert clock.monotonic(10.0) == 100.0 + limits.SWIM_STALL_GRACE_S
+    assert clock.lived(101.0, None) == (lived + 1.0, False)
+
+
 # --- rumours -----------------------------------------------------------------------------
 
 
@@ -717,3 +726,12 @@ def test_the_dead_are_called_as_often_as_they_are_many_without_a_wake_in_each_pe
         assert min(drawn) == 1
         # As of one coin a period with the share of the dead among nine: 9 / n_dead.
         assert sum(drawn) / len(drawn) == pytest.approx(9 / n_dead, rel=0.06)
+
+
+def test_pages_go_round_through_all_members_in_turn() -> None:
+    table = MemberTable(random.Random(1))
+    for number in range(1, 9):
+        table.add(IDS[number], claim(number), 0.0, is_met=True)
+    pages = [table.page(3) for _ in range(8)]
+    assert [member.peer for page in pages for member in page] == sorted(IDS[1:9]) * 3
+    assert len(table) == len(table.page(8)) == 8

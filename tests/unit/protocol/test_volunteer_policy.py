@@ -228,7 +228,9 @@ def test_a_worker_that_was_too_large_is_tried_again_later() -> None:
     policy = Policy(STRICT)
     policy.decide(Readings(worker_bytes=9 * GB), 0.0, FRIDAY_NOON)
     gone = Readings(worker_bytes=None)
-    assert policy.decide(gone, MEMORY_PAUSE_S - 1, FRIDAY_NOON).reason == "memory"
+    waiting = policy.decide(gone, MEMORY_PAUSE_S - 1, FRIDAY_NOON)
+    assert waiting.reason == "memory"
+    assert [hold.until_unix_s for hold in waiting.holds] == [FRIDAY_NOON + 1]
     assert policy.decide(gone, MEMORY_PAUSE_S, FRIDAY_NOON).may_train
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import random
 import stat
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from swarmnode.store.files import (
     write_new,
 )
 from tests.conftest import open_files
+from tests.kits.disk_recorder import DEATH, Fault, Killed, Recorder
 
 
 class Disk:
@@ -157,6 +160,22 @@ def test_private_directory(tmp_path: Path) -> None:
         make_private_dir(tmp_path / "file")
 
 
+@pytest.mark.parametrize("nth", range(1, 20))
+def test_a_directory_that_a_killed_process_made_is_made_durable_by_the_next(
+    nth: int, tmp_path: Path
+) -> None:
+    made = tmp_path / "home" / "swarm"
+    recorder = Recorder(tmp_path, Fault(nth, DEATH))
+    with recorder.attached(), contextlib.suppress(Killed):
+        make_private_dir(made)
+    recorder.heal()
+    with recorder.attached():
+        make_private_dir(made)
+    left = recorder.disk.forget(random.Random(1), names=0, data=0)
+    assert [*left.nodes] == ["home", "home/swarm"]
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (made, made.parent)} == {0o700}
+
+
 def test_second_daemon_on_a_home_is_told_which_is_there(tmp_path: Path) -> None:
     path = tmp_path / "home" / "home.lock"
     with HomeLock(path):
@@ -210,7 +229,6 @@ def test_history_goes_on_after_a_restart(tmp_path: Path) -> None:
     for n in range(3):
         history = HistoryFile(path)
         history.append({"n": n})
-        history.sync()
         history.close()
     assert entries(path) == [0, 1, 2]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -277,3 +295,15 @@ def test_history_line_is_bounded(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="a line has at most"):
         history.append({"n": "x" * HISTORY_LINE_BYTES_MAX})
     history.close()
+
+
+def test_a_line_of_the_most_bytes_there_may_be_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "exchanges.jsonl"
+    longest = "x" * (HISTORY_LINE_BYTES_MAX - len('{"n":""}\n'))
+    history = HistoryFile(path)
+    for n in (longest, "next"):
+        history.append({"n": n})
+    with pytest.raises(StorageError, match="a line has at most"):
+        history.append({"n": longest + "x"})
+    history.close()
+    assert entries(path) == [longest, "next"]

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import random
 import stat
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from swarmnode.protocol.identity import Identity
 from swarmnode.store import keys
 from swarmnode.store.files import write_new
 from swarmnode.store.keys import load_identity, load_or_create_identity, next_boot_epoch
+from tests.kits.disk_recorder import DEATH, Fault, Killed, Recorder
 
 
 def test_key_is_made_once_and_private(tmp_path: Path) -> None:
@@ -54,6 +57,24 @@ def test_of_two_first_starts_both_get_the_stored_key(
 
     monkeypatch.setattr(keys, "write_new", other_is_first)
     assert load_or_create_identity(path).peer_id == winner.peer_id
+
+
+@pytest.mark.parametrize("nth", range(1, 30))
+def test_a_key_that_is_used_survives_a_power_failure_whatever_made_it(
+    nth: int, tmp_path: Path
+) -> None:
+    """Its maker may have been killed before it could see to that."""
+    home, left = tmp_path / "home", tmp_path / "left"
+    home.mkdir()
+    left.mkdir()
+    recorder = Recorder(home, Fault(nth, DEATH))
+    with recorder.attached(), contextlib.suppress(Killed):
+        load_or_create_identity(home / "node" / "key")
+    recorder.heal()
+    with recorder.attached():
+        used = load_or_create_identity(home / "node" / "key")
+    recorder.disk.forget(random.Random(1), names=0, data=0).write_to(left)
+    assert load_identity(left / "node" / "key").peer_id == used.peer_id
 
 
 def test_open_permissions_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from swarmnode.ipc.records import ViewShape
 from swarmnode.strategies.merging.best_of import better
-from swarmnode.strategies.merging.mixing import Measured, Round
+from swarmnode.strategies.merging.mixing import Measured, Mix, Round
 from swarmnode.strategies.merging.rules import (
     candidates,
     encode_parts,
@@ -301,3 +301,9 @@ def test_the_probe_decides_only_what_it_can_tell():
     assert better(0.9999, 1.0) == 1, "machines differ by less than that"
     assert better(float("nan"), 1.0) == 1
     assert better(float("inf"), 1.0) == 1
+
+
+def test_only_one_mixture_is_a_weighted_mean_that_codecs_can_make_of_payloads():
+    assert Mix(np.ones((1, 4)), (4.0,)).is_weighted_mean
+    assert not Mix(np.ones((3, 4)), (4.0, 4.0, 4.0)).is_weighted_mean
+    assert not Mix(np.ones((3, 4)), (4.0, 4.0, 4.0), trim=1).is_weighted_mean

@@ -27,6 +27,7 @@ from swarmnode.strategies.base import (
     Strategy,
 )
 from swarmnode.strategies.kinds import LogOnly, RandomPairs
+from swarmnode.strategies.outer import learnt, moment_map, momentum_step
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.rounds import InRounds, Rounds
 from swarmnode.testing.lab.arena import Arena
@@ -286,3 +287,29 @@ def test_a_strategy_of_before_does_the_same_to_the_bit() -> None:
         return arena.digest()
 
     assert run(AsBefore, {}) == run(PairAverage, {"rate": 1.0})
+
+
+@pytest.mark.parametrize(("beta", "gamma"), [(0.7, 0.7), (1.0, 0.5), (0.5, 1.0), (0.0, 0.0)])
+def test_what_is_taken_of_a_node_is_its_fast_weights_in_the_measure_of_the_larger_rate(
+    beta: float, gamma: float
+) -> None:
+    phi, delta = torch.tensor([3.0, -1.0]), torch.tensor([0.5, 2.0])
+    whole = max(beta, gamma) or 1.0
+    found = learnt({"phi": phi, "delta": delta}, beta, gamma)
+    torch.testing.assert_close(found, (gamma * phi - beta * delta) / whole)
+    if beta == gamma == 0.7:
+        torch.testing.assert_close(found, phi - delta)
+    torch.testing.assert_close(learnt({"delta": delta}, beta, gamma), -delta)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_among_all_nodes_the_map_of_moments_is_that_of_one_outer_step(nesterov: bool) -> None:
+    """Of a deviation x and its momentum d: what becomes of x², x d and d²."""
+    momentum, gamma = 0.6, 0.3
+    for x, d in ((1.0, 0.0), (0.0, 1.0), (2.0, -0.5)):
+        new_d = torch.tensor(d, dtype=torch.float64)
+        pull = torch.tensor(-gamma * x, dtype=torch.float64)
+        new_x = x + momentum_step(new_d, pull, momentum, nesterov=nesterov)
+        found = moment_map(momentum, gamma, 1.0, nesterov=nesterov) @ [x * x, x * d, d * d]
+        expected = [new_x * new_x, new_x * new_d, new_d * new_d]
+        assert found == pytest.approx([float(each) for each in expected])

@@ -131,6 +131,13 @@ def test_who_did_not_answer_is_asked_again_soon() -> None:
     assert any(isinstance(sent.message, wire.Ping) for sent in sends(core))
 
 
+def test_each_request_that_was_answered_is_counted() -> None:
+    core = core_that_knows(1)
+    for number in range(1, 4):
+        received(core, 1, wire.Ping(number, ()))
+    assert core.statistics().requests_served == 3
+
+
 def test_an_answer_counts_from_whom_it_was_asked() -> None:
     core = core_that_knows(1)
     core.handle(events.FindPeers(9, BLOB), 1.0)
@@ -202,6 +209,14 @@ def test_a_stranger_with_unknown_neighbours_starts_a_self_lookup() -> None:
     assert len(core.table) == 8
 
 
+def test_a_stranger_whose_neighbours_are_known_starts_none() -> None:
+    core = core_that_knows(*range(1, 1 + limits.DHT_BUCKET_CONTACTS))
+    core.handle(events.Discovered((contact(99),)), 1.0)
+    (sent,) = sends(core)
+    answer(core, sent, 1.0, *(contact(number) for number in range(6)))  # ourselves among them
+    assert min(self_lookups(core, 3600.0)) > 2 * limits.DHT_SELF_LOOKUP_PAUSE_S
+
+
 def self_lookups(core: DhtCore, end: float) -> list[float]:
     """Return when a core looked itself up; every peer that it asks knows no other."""
     times: list[float] = []
@@ -229,6 +244,20 @@ def test_who_knows_enough_does_not() -> None:
     assert min(self_lookups(core, 3600.0)) > 0.7 * limits.DHT_SELF_LOOKUP_S
 
 
+def test_each_bucket_that_no_lookup_has_touched_for_long_is_looked_into() -> None:
+    core = core_that_knows(*range(1, 9))
+    core.poll_effects()
+    looked_into: set[int] = set()
+    while (deadline := core.next_deadline()) is not None and deadline <= 2 * limits.DHT_REFRESH_S:
+        core.handle_deadline(deadline)
+        for sent in sends(core):
+            if isinstance(sent.message, wire.Find) and sent.message.key != core.self_id:
+                target = int.from_bytes(sent.message.key, "big")
+                looked_into.add(core.table.bucket_index(target))
+            answer(core, sent, deadline)
+    assert looked_into == {*core.table.buckets()}
+
+
 # --- time --------------------------------------------------------------------------------
 
 
@@ -248,6 +277,16 @@ def test_a_slow_peer_holds_no_other_up() -> None:
     late = {sent.peer for sent in first}
     assert late.isdisjoint(contact.peer for contact in found.contacts)
     assert len(core.table) == 8, "slow is not gone"
+
+
+def test_a_slow_peer_is_waited_for_until_it_is_gone() -> None:
+    core = core_that_knows(1)
+    core.handle(events.FindPeers(1, BLOB), 1.0)
+    core.handle_deadline(1.0 + core.statistics().slow_after_s)
+    core.handle_deadline(1.0 + limits.DHT_GONE_S - 0.001)
+    assert core.statistics().requests_unanswered == 0
+    core.handle_deadline(1.0 + limits.DHT_GONE_S)
+    assert core.statistics().requests_unanswered == 1
 
 
 def test_how_long_is_slow_follows_from_what_was_measured() -> None:
@@ -372,6 +411,7 @@ def test_what_is_published_is_signed_anew_before_it_ends() -> None:
         asked = sends(core)
         for sent in asked:
             if isinstance(sent.message, wire.Put):
+                assert sent.message.key == KEY
                 record = RULES.open(sent.message.record, KEY, UNIX_S + now).record
                 sequences.append(record.sequence)
                 assert record.issued_at == int(UNIX_S + now)

@@ -9,6 +9,7 @@ import pytest
 from swarmnode import limits
 from swarmnode.protocol.dht.keys import AddressGroups, number_of
 from swarmnode.protocol.dht.table import Added, RoutingTable
+from swarmnode.protocol.dht.upkeep import Remembered
 from swarmnode.wire.dht import Contact
 from tests.unit.protocol.dht.dht_kit import contact_at, identity
 
@@ -167,3 +168,20 @@ def test_unhealthy_contacts_are_not_passed_on() -> None:
     target = number_of(contacts[0].peer)
     assert table.closest(target, 1)[0].contact == contacts[0]
     assert table.closest(target, 1, only_healthy=True)[0].contact != contacts[0]
+
+
+def test_one_that_answers_again_is_known_and_stays_the_longest() -> None:
+    table, contacts = full_bucket()
+    assert table.answered(contacts[0], 50.0) is Added.KNOWN
+    (bucket,) = table.buckets().values()
+    assert bucket.entries[-1].contact == contacts[0]
+
+
+def test_of_those_that_are_remembered_the_one_named_longest_ago_leaves_first() -> None:
+    remembered = Remembered()
+    contacts = [somebody(FAR + place) for place in range(limits.DHT_REMEMBERED_MAX + 1)]
+    for contact in contacts[:-1]:
+        remembered.add(contact)
+    remembered.add(contacts[0])  # named again
+    remembered.add(contacts[-1])
+    assert remembered.outside(make_table()) == [*contacts[2:-1], contacts[0], contacts[-1]]

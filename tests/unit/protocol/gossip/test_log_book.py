@@ -10,8 +10,14 @@ import pytest
 from swarmnode import limits
 from swarmnode.errors import MalformedMessage
 from swarmnode.ids import PeerId
-from swarmnode.protocol.gossip.log_book import NO_DIGEST, LogBook, read_chain, read_round
-from swarmnode.wire.exchange.log import LogEntry, LogRound, LogShare
+from swarmnode.protocol.gossip.log_book import (
+    NO_DIGEST,
+    LogBook,
+    is_on_chain,
+    read_chain,
+    read_round,
+)
+from swarmnode.wire.exchange.log import LogEntry, LogGive, LogRound, LogShare
 from swarmnode.wire.packing import encode_record
 
 A, B, C = (PeerId(bytes([n]) * 32) for n in (1, 2, 3))
@@ -150,3 +156,19 @@ def test_two_books_are_compared_at_a_round_that_both_know() -> None:
     ):
         head = b"" if theirs.is_fresh else theirs.head
         assert mine.is_alike(theirs.next, theirs.before(mine.next), head) is alike
+
+
+def test_a_node_is_on_a_chain_as_far_as_it_has_come() -> None:
+    chain = read_chain(b"", 2, filled(5).since(2, 100))
+    digests = {each.round.number: each.digest for each in chain}
+    for node, is_on in (
+        (LogGive(9, 0, digests[4], b""), True),  # further on: it says what was before
+        (LogGive(9, 0, b"other" * 8, b""), False),
+        (LogGive(9, 0, b"", b""), None),
+        (LogGive(4, 0, b"", digests[3]), True),  # its last round is the one before its next
+        (LogGive(4, 0, b"", digests[4]), False),
+        (LogGive(2, 0, b"", chain[0].round.before), True),
+        (LogGive(4, 0, b"", b""), None),
+        (LogGive(1, 0, b"", digests[2]), None),  # of no round of the chain
+    ):
+        assert is_on_chain(chain, node) is is_on

@@ -7,9 +7,19 @@ from dataclasses import replace
 import pytest
 
 from swarmnode import limits
-from swarmnode.protocol.gossip.events import Abort, Available, ChunkSent, LocalDone, Send
+from swarmnode.errors import LocalProtocolError
+from swarmnode.protocol.gossip.events import Abort, Available, ChunkSent, LocalDone, Role, Send
+from swarmnode.protocol.gossip.flight import Flight, State
 from swarmnode.wire.exchange import gossip as wire
-from tests.unit.protocol.gossip.test_exchange import INTENT, LIMIT_S, stalled
+from tests.unit.protocol.gossip.test_exchange import (
+    INTENT,
+    LARGER,
+    LIMIT_S,
+    NEXT,
+    XID,
+    Bench,
+    stalled,
+)
 
 SLOW = replace(INTENT, n_chunks=8, chunk_s=17.0)
 SLOW_NEXT = replace(SLOW, number=4, round=8, step=80, tokens=8000)
@@ -46,3 +56,24 @@ def test_after_the_last_chunk_no_other_is_waited_for() -> None:
     bench.feed(Available(replace(SLOW_NEXT, n_chunks=1), LIMIT_S))
     bench.feed(ChunkSent(xid))
     assert bench.wait(limits.EXCHANGE_PATIENCE_S_MIN)[0] == Abort(xid, "timeout")
+
+
+def test_one_in_doubt_stands_aside_once_its_initiator_should_have_decided() -> None:
+    """Only where what comes of it is added to what is there then."""
+    for adds_up, state, stands_aside in (
+        (True, State.READY, [False, True, True]),
+        (True, State.TRANSFER, [False, False, False]),
+        (False, State.READY, [False, False, False]),
+    ):
+        flight = Flight(
+            XID, LARGER, Role.RESPONDER, state, replace(INTENT, adds_up=adds_up), LIMIT_S, 0.0, 99.0
+        )
+        flight.ready_at, flight.decide_s = 10.0, 2.0
+        assert [flight.stands_aside(now) for now in (11.9, 12.0, 12.1)] == stands_aside
+
+
+def test_a_line_that_carries_a_view_in_less_than_a_second_is_one() -> None:
+    bench = Bench()
+    bench.feed(Available(NEXT, 0.5))
+    with pytest.raises(LocalProtocolError, match="transfer limit"):
+        bench.feed(Available(NEXT, 0.0))
