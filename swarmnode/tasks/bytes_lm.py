@@ -115,7 +115,7 @@ class BytesLM(Task):
     # rest put back, 1.621; with all of it left in the own model, and momentum, 1.609; 300 of 4,096
     # every 45 steps so 1.591, 800 every 100 1.612.
     gather_settings = MappingProxyType(
-        {"every": 48, "kept": 256, "lr": 0.8, "momentum": 0.6, "decay": 1.0, "own_share": 1.0}
+        {"every": 50, "kept": 256, "lr": 0.8, "momentum": 0.6, "decay": 1.0, "own_share": 1.0}
     )
 
     class Config(TaskConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
