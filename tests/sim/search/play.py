@@ -51,7 +51,7 @@ NUMEL = 64
 # Afterwards: a peer of the link that left and came back knows no peer; it is looked for now and
 # then. A round with members that are slow takes its time.
 _AGREE_S = 4 * limits.HINT_REDIAL_S
-_MOVE_S = 240.0
+_MOVE_S = 120.0
 _LEAVE_S = 2.0
 _CRASHES_MAX = 3  # of a worker: one more within ten minutes ends its node, as it says
 _SLOWER = 10.0
@@ -285,7 +285,8 @@ async def _run(home: Path, scenario: Scenario, played: Played) -> None:
     )
     if scenario.strategy != "sums":
         make = _MAKERS[scenario.strategy]
-        worker = StrategyWorker(np.zeros(NUMEL), make, step_s=scenario.step_s)
+        dtype = torch.float64 if scenario.strategy == "dadao" else torch.float32
+        worker = StrategyWorker(np.zeros(NUMEL), make, step_s=scenario.step_s, dtype=dtype)
     async with sim_swarm(
         home,
         scenario.n_nodes,
