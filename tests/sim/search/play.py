@@ -163,9 +163,7 @@ class _Weather:
     async def _leave(self, node: SimNode, lasts_s: float) -> None:
         self._tell(f"{node.name} leaves, and is back after {lasts_s:g} s")
         self._changing.add(node.index)
-        took_s = await node.leave()
-        if took_s > _LEAVE_S:
-            raise Broken(f"leaving: {node.name} took {took_s:.1f} s to leave")
+        await _leaves_in_time(node)
         await self._be_back(node, lasts_s)
 
     async def _be_back(self, node: SimNode, lasts_s: float) -> None:
@@ -224,6 +222,13 @@ def _moved(node: SimNode) -> int:
     strategy = getattr(node.worker, "strategy", None)
     round_now = (strategy.log_round() or 0) if strategy is not None else 0
     return node.status.exchanges_committed + round_now
+
+
+async def _leaves_in_time(node: SimNode) -> None:
+    with trio.move_on_after(_LEAVE_S) as scope:
+        await node.leave()
+    if scope.cancelled_caught:
+        raise Broken(f"leaving: {node.name} has not left within {_LEAVE_S:g} s")
 
 
 async def _eventually(promise: str, what: str, holds: Callable[[], bool], limit_s: float) -> None:
@@ -307,11 +312,13 @@ async def _run(home: Path, scenario: Scenario, played: Played) -> None:
             await weather.pass_by()
             for node in swarm.nodes[scenario.n_nodes :]:
                 if node.node is not None:
-                    await node.leave()
+                    await _leaves_in_time(node)
             say("it is over")
             await _check_life(swarm, honest)
             _check_bits(swarm)
-            await swarm.leave_all()
+            async with trio.open_nursery() as nursery:
+                for node in swarm.up:
+                    nursery.start_soon(_leaves_in_time, node)
             for node in honest:
                 if node.failure is not None:
                     raise Broken(f"ended: {node.name}: {node.failure}")
