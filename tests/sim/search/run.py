@@ -2,22 +2,25 @@
 
 It begins with the kept corpus (``corpus.txt``, a scenario a line), and goes on for so many hours of
 nodes' lives or seconds of this machine, whatever ends first. A promise that is broken is printed as
-the story of the smallest scenario found that breaks it, with its line for ``--replay``; then the
-exit code is 1. ``--blind`` draws all scenarios anew and knows no corpus: the baseline.
+the story of the first scenario that breaks it, and after the search of one with less in it, with
+its line for ``--replay``; then the exit code is 1. ``--blind`` draws all scenarios anew and knows
+no corpus: the baseline.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from pathlib import Path
 
 import msgspec
 
+from tests.sim.search.canaries import CANARIES, planted
 from tests.sim.search.play import Played, play
 from tests.sim.search.scenario import Scenario, as_line, of_line
-from tests.sim.search.search import Search
+from tests.sim.search.search import Search, shrunk
 
 CORPUS = Path(__file__).parent / "corpus.txt"
 _KEPT_MAX = 60
@@ -70,10 +73,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--blind", action="store_true", help="learn nothing")
     parser.add_argument("--empty", action="store_true", help="begin without the corpus")
     parser.add_argument("--keep", action="store_true", help="what was learned, in the corpus")
+    parser.add_argument("--plant", choices=CANARIES, help="put a bug in; end when it is seen")
+    parser.add_argument("--tries", type=int, default=40, help="to make what fails smaller")
     parser.add_argument("--replay", metavar="LINE", help="tell one scenario, and nothing else")
     options = parser.parse_args(arguments)
     if options.replay is not None:
         return replay(options.replay)
+    with planted(options.plant) if options.plant else contextlib.nullcontext():
+        return go_on(options)
+
+
+def go_on(options: argparse.Namespace) -> int:
+    """Search as far as is asked for, and print what was found."""
     began = time.monotonic()
     search = Search(options.seed, is_blind=options.blind)
     if not options.blind and not options.empty:
@@ -81,16 +92,20 @@ def main(arguments: list[str]) -> int:
         print(f"corpus: {figures(search, time.monotonic() - began)}", flush=True)
     told: set[str] = set()
     while True:
-        for symptom, played in search.found.items():
-            if symptom not in told:
-                told.add(symptom)
-                print(f"BROKEN {played.violation}")
-                tell(played)
+        for symptom in search.found.keys() - told:
+            told.add(symptom)
+            print(f"BROKEN after {search.n_played} scenarios: {symptom}")
+            tell(search.found[symptom])
         wall_s = time.monotonic() - began
+        if options.plant and search.found:
+            break
         if search.node_s >= options.node_hours * 3600 or wall_s >= options.seconds:
             break
         search.step()
-    print(figures(search, time.monotonic() - began))
+    print(figures(search, time.monotonic() - began), flush=True)
+    for symptom, played in search.found.items() if options.tries else ():
+        print(f"SMALLER: {symptom}")
+        tell(shrunk(played, options.tries))
     if options.keep:
         keep(search.smallest())
     return 1 if search.found else 0

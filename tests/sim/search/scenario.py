@@ -11,7 +11,7 @@ from msgspec import Meta
 
 NODES_MAX = 5
 FAULTS_MAX = 24
-SECONDS = (20, 40)
+SECONDS = (12, 25)
 # By its sums, pairs of numbers are exact: "sums" is the fake worker, all others are strategies.
 STRATEGIES = (
     *("sums", "pair-average", "noloco", "a2cid2", "streaming", "diloco", "sparse", "one-byte"),

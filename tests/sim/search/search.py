@@ -2,7 +2,7 @@
 
 Parents are chosen by how rare what they showed is, for each second that a node lived for it. The
 same seed, corpus and number of scenarios find the same. A scenario that breaks a promise is cut
-down, as long as it breaks the same one.
+down afterwards, as long as it breaks the same one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from tests.sim.search.transitions import Transition
 
 # Of those that are tried, the share that is drawn anew.
 _FRESH = 0.2
-_TRIES_MAX = 40  # to make one that fails smaller
 
 
 @dataclass
@@ -31,7 +30,7 @@ class Search:
 
     Attributes:
         node_s: how long all nodes have lived together, in virtual time.
-        found: which promises were broken, each by its smallest scenario.
+        found: which promises were broken, each by the first scenario that showed it.
     """
 
     seed: int
@@ -57,36 +56,15 @@ class Search:
 
     def take(self, scenario: Scenario) -> Played:
         """Run a scenario, and keep it if it shows anything new."""
-        played = self._played(scenario)
+        played = self.run(scenario)
+        self.n_played += 1
+        self.node_s += played.node_s
         is_new = not played.transitions <= self.counts.keys()
         self.counts.update(played.transitions)
         if is_new:
             self.kept.append(played)
         if played.violation and symptom(played) not in self.found:
             self.found[symptom(played)] = played
-            self.found[symptom(played)] = self.shrunk(played)
-        return played
-
-    def shrunk(self, played: Played) -> Played:
-        """Return the same broken promise by less, as far as a few tries lead."""
-        tries = 0
-        is_smaller = True
-        while is_smaller and tries < _TRIES_MAX:
-            is_smaller = False
-            for scenario in simpler(played.scenario):
-                tries += 1
-                other = self._played(scenario)
-                if symptom(other) == symptom(played):
-                    played, is_smaller = other, True
-                    break
-                if tries >= _TRIES_MAX:
-                    break
-        return played
-
-    def _played(self, scenario: Scenario) -> Played:
-        played = self.run(scenario)
-        self.n_played += 1
-        self.node_s += played.node_s
         return played
 
     def _next(self) -> Scenario:
@@ -116,6 +94,22 @@ class Search:
             left -= best.transitions
             chosen.append(best.scenario)
         return chosen
+
+
+def shrunk(played: Played, tries_max: int, run: Callable[[Scenario], Played] = play) -> Played:
+    """Return the same broken promise by less, as far as so many tries lead."""
+    tries = 0
+    while True:
+        for scenario in simpler(played.scenario):
+            if tries == tries_max:
+                return played
+            tries += 1
+            other = run(scenario)
+            if symptom(other) == symptom(played):
+                played = other
+                break
+        else:
+            return played
 
 
 def symptom(played: Played) -> str:
