@@ -23,7 +23,7 @@ from tests.sim.search.scenario import Scenario, as_line, of_line
 from tests.sim.search.search import Search, shrunk
 
 CORPUS = Path(__file__).parent / "corpus.txt"
-_KEPT_MAX = 60
+_KEPT_MAX = 24
 
 
 def load() -> list[Scenario]:

@@ -136,9 +136,10 @@ def test_a_scenario_is_told_and_can_be_repeated() -> None:
     assert play(SMALL).transitions == played.transitions
 
 
-@pytest.mark.parametrize("name", CANARIES)
+@pytest.mark.parametrize("name", [name for name, each in CANARIES.items() if each.scenario])
 def test_a_bug_is_seen(name: str) -> None:
     canary = CANARIES[name]
+    assert canary.scenario is not None
     with planted(name):
         played = play(canary.scenario)
     assert played.promise in canary.promises
@@ -147,7 +148,7 @@ def test_a_bug_is_seen(name: str) -> None:
 
 def test_every_promise_has_a_canary() -> None:
     text = (ROOT / "tests/sim/search/play.py").read_text(encoding="utf-8")
-    promised = set(re.findall(r"^    ([a-z]+)  +[a-z.]", text.split('"""')[1], re.MULTILINE))
+    promised = set(re.findall(r"^    ([a-z]+) {2,}\S", text.split('"""')[1], re.MULTILINE))
     assert len(promised) == 8
     assert promised <= {each for canary in CANARIES.values() for each in canary.promises}
 
