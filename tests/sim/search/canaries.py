@@ -54,7 +54,7 @@ def _differs(apply: Callable[..., Any]) -> Callable[..., Any]:
 
     def apply_own(strategy: Any, exchange: Any) -> None:
         apply(strategy, exchange)
-        strategy.phi += strategy.ctx.self_id[0] / 256
+        strategy.phi += strategy.ctx.self_id[-1] / 256
 
     return apply_own
 

@@ -1,7 +1,8 @@
 """The search: a scenario that shows transitions which none did before is kept, and changed on.
 
-Parents are chosen by how rare what they showed is, for each second that a node lived for it. The
-same seed, corpus and number of scenarios find the same. A scenario that breaks a promise is cut
+Parents are chosen by how rare what they showed is, for each second that a node lived for it. At
+first a scenario that is drawn anew shows more than a changed one, later it is the other way round:
+each way is taken in proportion to what it has shown of late. The same seed, corpus and number of scenarios find the same. A scenario that breaks a promise is cut
 down afterwards, as long as it breaks the same one.
 """
 
@@ -17,8 +18,25 @@ from tests.sim.search.play import Played, play
 from tests.sim.search.scenario import Scenario, changed, drawn, simpler
 from tests.sim.search.transitions import Transition
 
-# Of those that are tried, the share that is drawn anew.
-_FRESH = 0.2
+# Of those that are tried, the share that is drawn anew is this at least, and so much below 1 at most.
+_FRESH_MIN = 0.1
+_OF_LATE = 0.9  # what an earlier scenario counts less than the next
+
+
+@dataclass
+class _Yield:
+    """What one way to come to scenarios has shown of late."""
+
+    n_new: float = 0.0
+    node_s: float = 0.0
+
+    def note(self, n_new: int, node_s: float) -> None:
+        self.n_new = _OF_LATE * self.n_new + n_new
+        self.node_s = _OF_LATE * self.node_s + node_s
+
+    @property
+    def per_node_s(self) -> float:
+        return (self.n_new + 1) / max(self.node_s, 1.0)
 
 
 @dataclass
@@ -44,6 +62,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self._rng = random.Random(f"search/{self.seed}")
+        self._anew, self._changed = _Yield(), _Yield()
 
     def replay(self, corpus: Iterable[Scenario]) -> None:
         """Begin with what was kept before."""
@@ -52,7 +71,12 @@ class Search:
 
     def step(self) -> Played:
         """Try one more."""
-        return self.take(self._next())
+        is_anew = self._draws_anew()
+        n_before = len(self.counts)
+        played = self.take(drawn(self._rng) if is_anew else self._child())
+        way = self._anew if is_anew else self._changed
+        way.note(len(self.counts) - n_before, played.node_s)
+        return played
 
     def take(self, scenario: Scenario) -> Played:
         """Run a scenario, and keep it if it shows anything new."""
@@ -67,9 +91,14 @@ class Search:
             self.found[symptom(played)] = played
         return played
 
-    def _next(self) -> Scenario:
-        if self.is_blind or not self.kept or self._rng.random() < _FRESH:
-            return drawn(self._rng)
+    def _draws_anew(self) -> bool:
+        if self.is_blind or not self.kept:
+            return True
+        anew, changed_one = self._anew.per_node_s, self._changed.per_node_s
+        share = min(max(_FRESH_MIN, anew / (anew + changed_one)), 1 - _FRESH_MIN)
+        return self._rng.random() < share
+
+    def _child(self) -> Scenario:
         weights = [self._rarity(each) for each in self.kept]
         parent, other = self._rng.choices(self.kept, weights, k=2)
         return changed(parent.scenario, other.scenario, self._rng)

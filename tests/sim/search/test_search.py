@@ -67,7 +67,7 @@ def test_what_is_simpler_has_less_in_it() -> None:
 
 # --- it learns --------------------------------------------------------------------------------
 
-PLANTED = ("kill", "part", "slow", "pause", "leave", "delay")
+PLANTED = ("kill", "part", "slow", "pause", "leave")
 
 
 def toy(scenario: Scenario) -> Played:
@@ -110,9 +110,10 @@ def test_the_same_seed_finds_the_same() -> None:
 
 
 def test_the_smallest_corpus_shows_all_that_was_seen() -> None:
-    search = Search(5, run=toy)
-    for _ in range(300):
+    search = Search(6, run=toy)
+    for _ in range(60):
         search.step()
+    assert not search.found, "what breaks a promise is not kept"
     again = Search(5, run=toy)
     again.replay(search.smallest())
     assert again.counts.keys() == search.counts.keys()
