@@ -2,8 +2,9 @@
 
 Parents are chosen by how rare what they showed is, for each second that a node lived for it. At
 first a scenario that is drawn anew shows more than a changed one, later it is the other way round:
-each way is taken in proportion to what it has shown of late. The same seed, corpus and number of scenarios find the same. A scenario that breaks a promise is cut
-down afterwards, as long as it breaks the same one.
+each way is taken in proportion to what it has shown of late. The same seed, corpus and number of
+scenarios find the same. A scenario that breaks a promise is cut down afterwards, as long as it
+breaks the same one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.sim.search.play import Played, play
 from tests.sim.search.scenario import Scenario, changed, drawn, simpler
 from tests.sim.search.transitions import Transition
 
-# Of those that are tried, the share that is drawn anew is this at least, and so much below 1 at most.
+# Of those that are tried, at least so many are drawn anew, and at least so many are changed.
 _FRESH_MIN = 0.1
 _OF_LATE = 0.9  # what an earlier scenario counts less than the next
 

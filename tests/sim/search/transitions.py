@@ -5,8 +5,9 @@ A transition is::
     in this state, after this step of the same exchange, round or peer | event > effects | state
 
 all of it as any shell sees it: the state is what the core says in ``statistics()``, each number as
-0, 1 or more, and an event or effect is its name, with that of the message that it carries. A book
-of the log has no events: there, it is what becomes of its two calls.
+0, 1 or more, and an event or effect is its name, with that of the message that it carries. The step
+before is part of it for the cores of exchanges and of membership only. A book of the log has no
+events: there, it is what becomes of its two calls.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ NAMES = {
     SharedState: "crdt", DhtCore: "dht", ContactBook: "contacts", ShardCore: "shards",
     FetchCore: "fetch", RelayCore: "relay", ReachCore: "reach", LogBook: "log",
 }  # fmt: skip
+# What these do depends on the step before it; of the others each step stands for itself.
+STEPWISE = (ExchangeCore, GroupCore, GatherCore, SwimCore)
 _THREADS = ("xid", "gid", "digest", "peer")
 
 Transition = tuple[str, str]  # of which core, and what
@@ -95,7 +98,8 @@ class Recorder:
         step = f"{event} > {done}"
         last = self._last.get((id(core), thread), "")
         self._last[id(core), thread] = step
-        self.note(core, f"{before} after {last or 'nothing'} | {step} | {state_of(core)}")
+        after = f" after {last or 'nothing'}" if isinstance(core, STEPWISE) else ""
+        self.note(core, f"{before}{after} | {step} | {state_of(core)}")
 
     def note(self, core: Any, what: str) -> None:
         transition = NAMES[type(core)], what
