@@ -49,11 +49,11 @@ def _forgets(_lookup: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *_: None
 
 
-def _differs(apply: Callable[..., Any]) -> Callable[..., Any]:
+def _differs(applying: Callable[..., Any]) -> Callable[..., Any]:
     """What a mean becomes depends on the node."""
 
-    def apply_own(strategy: Any, exchange: Any) -> None:
-        apply(strategy, exchange)
+    def apply_own(strategy: Any, exchange: Any) -> Iterator[None]:
+        yield from applying(strategy, exchange)
         strategy.phi += strategy.ctx.self_id[-1] / 256
 
     return apply_own
@@ -101,7 +101,7 @@ CANARIES: dict[str, Canary] = {
         f"{_GOSSIP}.outcomes:OutcomeTable.lookup", _forgets, ("atomic", "conserved"), None
     ),
     "differs": Canary(
-        "swarmnode.strategies.diloco:DiLoCo.apply", _differs, ("bits",), _calm("diloco")
+        "swarmnode.strategies.diloco:DiLoCo.applying", _differs, ("bits",), _calm("diloco")
     ),
     "raises": Canary(f"{_SWIM}.handle_deadline", _raises, ("ended",), _calm("sums")),
     "logs": Canary(f"{_SWIM}.handle", _logs, ("logged",), _calm("sums")),

