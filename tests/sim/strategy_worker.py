@@ -19,10 +19,10 @@ import trio
 
 from swarmnode import limits
 from swarmnode.errors import WorkerCrashed
+from swarmnode.ipc.comparing import Compare
 from swarmnode.ipc.control import (
     Apply,
     Called,
-    Compare,
     Configure,
     Drop,
     FromWorker,
