@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.errors import WorkerCrashed
+from swarmnode.ipc.comparing import Compare
 from swarmnode.ipc.control import (
     Apply,
     Called,
@@ -35,13 +36,16 @@ from swarmnode.ipc.control import (
     Stray,
     TakeView,
     ToWorker,
+    Weigh,
     WorkerReady,
 )
 from swarmnode.ipc.segment import Owner, Segment
 from swarmnode.strategies.base import Context, Meta, Record, StepInfo, Strategy, TaskFacts
+from swarmnode.strategies.exchanges import Intent
 from swarmnode.tensor.layout import Layout
 from swarmnode.worker.exchange.handoff import Handoff
 from swarmnode.worker.exchange.intents import PendingIntents
+from swarmnode.worker.training.clocks import Clocks
 
 
 @dataclass(repr=False)
@@ -55,6 +59,7 @@ class StrategyWorker:
         late_s: by how much it takes longer on the average, each time another one, as where cores
             are shared by many.
         is_paced: whether its rounds are fitted to the speeds of the others.
+        dtype: of the parameters.
 
     Attributes:
         strategy: of the running life.
@@ -66,6 +71,7 @@ class StrategyWorker:
     step_s: float = 0.05
     late_s: float = 0.0
     is_paced: bool = False
+    dtype: torch.dtype = torch.float32
     strategy: Any = field(default=None, init=False)
     step: int = field(default=0, init=False)
     tokens: int = field(default=0, init=False)
@@ -96,10 +102,10 @@ class _Life:
         self._worker = worker
         numel = len(worker.initial)  # type: ignore[arg-type]
         # Weights of a size beside which slow weights that are 200 apart are plausible.
-        self._x = torch.full((numel,), 100.0)
+        self._x = torch.full((numel,), 100.0, dtype=worker.dtype)
         self._goal = 100.0 + configure.self_id[0] % 7
         worker.strategy = self._strategy = worker.make(self._x)
-        layout = Layout.of([("x", (numel,), "float32")])
+        layout = Layout.of([("x", (numel,), str(worker.dtype).removeprefix("torch."))])
         self._strategy.start(
             Context(
                 self_id=configure.self_id,
@@ -107,12 +113,13 @@ class _Life:
                 rng=random.Random(configure.shard_seed),
                 layout=layout,
                 members=(configure.self_id,),
-                facts=TaskFacts("sim"),
+                facts=TaskFacts("sim", strong_convexity=1.0, smoothness=1.0),
             )
         )
         payload_numel = max(self._strategy.payload_numel(), 1)
         self.segment = Segment.create()
-        self.segment.format(2 * payload_numel, limits.SLOTS_PER_WORKER)
+        words = self._x.element_size() // 4  # slots are counted in float32
+        self.segment.format(2 * words * payload_numel, limits.SLOTS_PER_WORKER)
         self._outbox: deque[FromWorker] = deque()
         self._orders: deque[ToWorker] = deque()
         self._outbox.append(
@@ -134,6 +141,10 @@ class _Life:
         self._handoff = Handoff(self.segment, self._strategy, self._intents, self._now)
         self._intents.offer_answers(self._state)
         self._rng = random.Random(configure.shard_seed)
+        self._clocks = Clocks(
+            self._strategy, random.Random(f"{configure.shard_seed}/clock"), trio.current_time
+        )
+        self._rung: Sequence[Intent] = ()  # what the clock made due last
         self._is_paused = False
         self._next_report_s = 0.0
         self.crashed = False
@@ -173,23 +184,35 @@ class _Life:
         while self._orders:
             self._obey(self._orders.popleft())
         if not self._is_paused:
-            self._take_step()
+            if not self._clocks.rest_s():
+                self._take_step()
+            self._ring_clock()
         if trio.current_time() >= self._next_report_s:
             self._next_report_s = trio.current_time() + limits.WORKER_PROGRESS_S
             self._report()
 
     def _take_step(self) -> None:
         worker, strategy = self._worker, self._strategy
+        strategy.flow(self._clocks.begin_step())
         probe = strategy.gradient_point()
         if probe is None:
+            gradient = self._x - self._goal
             self._x.lerp_(torch.full_like(self._x, self._goal), 0.01)
+            strategy.local_update(gradient)
             loss = self._loss()
         else:
             loss = probe(self._loss)
         worker.step += 1
+        self._clocks.end_step(worker.step_s)
         self._merge()
-        info = StepInfo(worker.step, float(worker.step), loss, worker.step_s)
+        info = StepInfo(worker.step, self._clocks.t, loss, worker.step_s)
         self._intents.post(strategy.after_step(info), self._state)
+
+    def _ring_clock(self) -> None:
+        if self._clocks.rings and not self._intents.has_waiting(self._rung):
+            self._clocks.rings -= 1
+            self._rung = self._strategy.on_clock(self._clocks.t)
+            self._intents.post(self._rung, self._state)
 
     def _loss(self) -> float:
         return float((self._x - self._goal).square().mean())
@@ -207,6 +230,12 @@ class _Life:
             case TakeView():
                 self._handoff.lend(message)
                 self._outbox.extend(self._handoff.go_on())
+            case Weigh():
+                self._handoff.weigh(message)
+                self._outbox.extend(self._handoff.go_on())
+            case Compare():
+                self._handoff.compare(message)
+                self._outbox.extend(self._handoff.go_on())
             case Drop():
                 self._intents.drop(message.number, message.why)
             case Apply():
@@ -216,6 +245,7 @@ class _Life:
                 self._handoff.release(message)
             case Members():
                 self._strategy.on_membership(message.members)
+                self._intents.offer_answers(self._state)
             case Stray():
                 self._strategy.on_stray()
             case RoundSteps():

@@ -72,6 +72,12 @@ def test_the_night_fuzzes_a_minute_each() -> None:
     assert 'make -C native "${targets[@]}" || failed_steps' in text
 
 
+def test_the_night_searches_histories() -> None:
+    text = text_of(NIGHTLY)
+    assert "searched=(-m tests.sim.search.run --seconds 3600 " in text
+    assert '|| failed_steps+=("python ${searched[*]}")' in text, "or it ends the night"
+
+
 def test_the_night_switches_syncs_off_and_asks_for_advisories() -> None:
     text = text_of(NIGHTLY)
     assert ".venv/bin/python -m tests.mutants.disk ||" in text, "or it ends the night"
