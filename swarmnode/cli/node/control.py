@@ -238,7 +238,8 @@ def line_words(answer: Mapping[str, Any]) -> str:
     sent = (f"{name} {n / 1e6:.1f} MB" for name, n in answer["line_sent_bytes"].items())
     took_s = answer["exchange_s_mean"]
     took = "" if took_s is None else f"; an exchange takes {took_s:.3g} s, the next waits for it"
-    follows = f"; {answer['follows_line']}" if answer["follows_line"] else ""
+    follows = answer.get("follows_line", "")  # the version before does not say it
+    follows = f"; {follows}" if follows else ""
     return f"sent {', '.join(sent)}{took}{follows}"
 
 
