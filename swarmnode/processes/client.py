@@ -42,6 +42,16 @@ class _Refusal(msgspec.Struct):
     exit_code: int = 1
 
 
+class _Answer(dict[str, Any]):
+    """What a daemon says; one of another version, which is replaced or not yet, says less."""
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise TransportError(
+            f"the running node does not say {key!r}: it is of another version than this command;"
+            " `swarmnode finish` ends it, and `swarmnode join` starts this version in its place"
+        )
+
+
 class _UnixConnection(http.client.HTTPConnection):
     """HTTP to a socket that lies in the file system."""
 
@@ -84,7 +94,8 @@ class ControlClient:
         Raises:
             NotRunning: No daemon runs on this home.
             DeadlineExceeded: It did not answer in ``deadline_s``.
-            TransportError: It went away in the middle, or answers what is no JSON.
+            TransportError: It went away in the middle, or answers what is no JSON; and later,
+                where a field is asked of the answer that a node of another version does not say.
             SwarmNodeError: It refused: the class goes with the exit code of the refusal.
         """
         return self._request("GET", path, None, deadline_s)
@@ -111,7 +122,8 @@ class ControlClient:
         status, answer = self._exchange(method, path, body, deadline_s)
         if status != http.client.OK:
             self._refuse(path, status, answer)
-        return self._decode(path, status, answer, Any)
+        said = self._decode(path, status, answer, Any)
+        return _Answer(said) if isinstance(said, dict) else said
 
     def _refuse(self, path: str, status: int, answer: bytes) -> NoReturn:
         refusal: _Refusal = self._decode(path, status, answer, _Refusal)

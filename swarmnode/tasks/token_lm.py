@@ -171,5 +171,6 @@ class TokensTask(Task):
     def _too_short(self) -> DataError:
         return DataError(
             f"task {self.name}: expected documents of more than {self.config.context} tokens in"
-            f" all, besides {self.config.held_out} that are held out; add text, or set held_out"
+            f" all, besides {self.config.held_out} that are held out; a text file is one"
+            " document: add some, or set held_out"
         )

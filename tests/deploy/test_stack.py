@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any, cast
 
@@ -150,13 +151,14 @@ def test_the_linter_has_nothing_to_say() -> None:
 
 NAME = (DEPLOY / "container" / "image-name").read_text(encoding="utf-8").strip()
 TARGETS = {"keeper", "cpu", "cuda"}
+IMAGES = ROOT / ".ci" / "images"  # builds them, and runs them once
 _NAMED = re.compile(r"[\w./-]*swarmnode[\w./-]*:(?:keeper|cpu|cuda|\$\{SWARMNODE_TARGET)\b")
-_ARCHIVE = re.compile(r"\b[\w-]*swarmnode[\w-]*\.oci\.tar")
+_ARCHIVE = re.compile(r"\b[\w-]*swarmnode[\w-]*\.docker\.tar")
 
 
 def places_with_images() -> list[Path]:
     """Return every text that people or programs take the name of an image from."""
-    more = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / ".ci" / "release"]
+    more = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", IMAGES]
     files = [path for path in DEPLOY.rglob("*") if path.is_file()]
     return [*(path for path in files if path.suffix != ".pyc"), *more]
 
@@ -168,7 +170,7 @@ def test_an_image_has_one_name_wherever_it_is_named() -> None:
         for name in _NAMED.findall(text):
             found.setdefault(name.split(":")[0], set()).add(path.name)
         for archive in _ARCHIVE.findall(text):
-            name = archive.removesuffix(".oci.tar").rpartition("-")[0]
+            name = archive.removesuffix(".docker.tar").rpartition("-")[0]
             found.setdefault(name, set()).add(path.name)
     # Before the name of one's own registry stands what the reader puts there.
     found[NAME] = found.pop(NAME, set()) | found.pop(f"REGISTRY/{NAME}", set())
@@ -180,13 +182,36 @@ def test_an_image_has_one_name_wherever_it_is_named() -> None:
 
 
 def test_the_release_takes_the_name_from_its_one_place() -> None:
-    script = (ROOT / ".ci" / "release").read_text(encoding="utf-8")
-    assert "name=$(cat deploy/container/image-name)" in script
-    (names,) = re.findall(r"for image in (.*); do", script)
-    assert set(names.split()) <= TARGETS
-    about_images = [line for line in script.splitlines() if "buildah" in line or "-t " in line]
-    assert not [line for line in about_images if re.search(rf"\b{NAME}\b", line)]
-    assert "$name-$image.oci.tar:$name:$image" in script  # loading it gives the name again
+    script = IMAGES.read_text(encoding="utf-8")
+    assert "name=$(cat $container/image-name)" in script
+    for names in re.findall(r"for image in (.*); do", script):
+        assert set(names.split()) <= TARGETS
+    assert not [line for line in script.splitlines() if f"{NAME}:" in line]
+    # Loading it gives the name again; and OCI's format would lose the health check.
+    assert "docker-archive:$work/$name-$image.docker.tar:$name:$image" in script
+    assert "--format docker" in script
+    assert CONTAINERFILE.read_text(encoding="utf-8").count("\nHEALTHCHECK ") == 1
+    assert 'bash .ci/images "$out" ||' in (ROOT / ".ci" / "release").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("missing", ["buildah", "debootstrap", "runc"])
+def test_a_machine_that_cannot_build_images_is_told_what_it_lacks(
+    tmp_path: Path, missing: str
+) -> None:
+    for program in {"buildah", "debootstrap", "runc"} - {missing}:
+        (tmp_path / program).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / program).chmod(0o700)
+    for program in ("dirname", "realpath"):
+        (tmp_path / program).symlink_to(str(shutil.which(program)))
+    done = subprocess.run(
+        [str(shutil.which("bash")), IMAGES, tmp_path],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert done.stderr == f"images need buildah, debootstrap and runc: {missing} is missing\n"
 
 
 def test_what_other_managers_do_after_a_failure_is_as_the_page_says() -> None:

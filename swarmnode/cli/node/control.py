@@ -202,13 +202,20 @@ def status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
         ("traffic", f"{sent / 1e6:.1f} MB sent, {received / 1e6:.1f} MB received"),
         ("on the line", line_words(answer)),
         ("given", _given(answer["totals"])),
-        ("snapshot", f"step {answer['snapshot_step']}" if answer["snapshot_path"] else "none yet"),
+        ("snapshot", _snapshot(answer)),
         (
             "process",
             f"pid {answer['pid']}, worker {answer['worker_pid'] or '-'},"
             f" {answer['worker_restarts']} restarts, up {answer['uptime_s']:.0f} s",
         ),
     ]
+
+
+def _snapshot(answer: dict[str, Any]) -> str:
+    """What it has written itself: who does not train copies those of others, and has none."""
+    if answer["snapshot_path"]:
+        return f"step {answer['snapshot_step']}"
+    return "none yet" if answer["role"] == "trainer" else "none of its own, as it does not train"
 
 
 def _recipe_line(answer: dict[str, Any]) -> list[tuple[str, str]]:
@@ -238,7 +245,8 @@ def line_words(answer: Mapping[str, Any]) -> str:
     sent = (f"{name} {n / 1e6:.1f} MB" for name, n in answer["line_sent_bytes"].items())
     took_s = answer["exchange_s_mean"]
     took = "" if took_s is None else f"; an exchange takes {took_s:.3g} s, the next waits for it"
-    follows = f"; {answer['follows_line']}" if answer["follows_line"] else ""
+    follows = answer.get("follows_line", "")  # the version before does not say it
+    follows = f"; {follows}" if follows else ""
     return f"sent {', '.join(sent)}{took}{follows}"
 
 

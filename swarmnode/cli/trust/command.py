@@ -92,12 +92,12 @@ def _how_to_join(
 def _lines(report: TrustReport, how_to_join: str) -> Iterator[str]:
     from swarmnode.cli.trust.report import traffic_words  # with all that a report is made of
 
-    expires = _date(report.expires_at) if report.expires_at else "never"
+    expires = f"until {_date(report.expires_at)}" if report.expires_at else "without end"
     until = f" (until {_date(report.access_until)})" if report.access_until else ""
     yield f"swarm {report.name}, as its key has signed it"
     rows = (
         ("key", report.key),
-        ("created", f"{_date(report.created_at)}; ends: {expires}"),
+        ("created", f"{_date(report.created_at)}; takes newcomers {expires}"),
         ("admission", f"{report.admission}: {_ACCESS[report.access]}{until}"),
         ("task", f"{report.task}, version {report.task_version}; {_installed(report)}"),
         ("settings", _settings(report.task_settings)),

@@ -137,7 +137,7 @@ class TrustReport(msgspec.Struct, frozen=True):
     strategy_settings: dict[str, Any]
     topology: str
     recipe: str  # in words
-    codec: str
+    codec: str  # what the strategy sends, which may have codecs of its own
     parameters: int
     traffic: Traffic | None  # None: not known here
     memory: Footprint
@@ -202,7 +202,7 @@ def make_report(
         topology=manifest.topology,
         recipe=recipe_words(manifest.recipe or None),
         strategy_settings=manifest.strategy_settings,
-        codec=manifest.codec,
+        codec=_codecs(manifest),
         parameters=manifest.numel,
         traffic=traffic,
         memory=memory,
@@ -339,6 +339,12 @@ def _certificate_end(link: SwarmLink, paths: Paths) -> int | None:
     except CorruptRecord:  # made anew at the next start, if something allows it
         return None
     return certificate_of(chain).not_after if chain is not None else None
+
+
+def _codecs(manifest: Manifest) -> str:
+    known = habits(manifest)
+    names = dict.fromkeys(each.name for each in known.sent) if known else {}
+    return " and ".join(names) or manifest.codec
 
 
 def _traffic(manifest: Manifest, measured_s: float | None, how: str) -> Traffic | None:

@@ -271,7 +271,7 @@ class Node:
                 self._training = await equipped(self._training, manifest, self.view)
             self._on_event(
                 f"swarm {manifest.name}: task {manifest.task}, {manifest.numel:,} parameters,"
-                f" strategy {manifest.strategy}, codec {manifest.codec}"
+                f" strategy {manifest.strategy}"
             )
             if self._config.role == "trainer" and manifest.task != PROGRAM_TASK:
                 look = partial(before_joining, manifest, self._config, self._training.device)

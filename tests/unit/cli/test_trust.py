@@ -80,6 +80,20 @@ def test_an_open_swarm_that_this_machine_can_train(paths: Paths) -> None:
     assert shown.obstacles == ()
 
 
+def test_the_codec_is_that_of_what_the_strategy_sends(paths: Paths) -> None:
+    settings = {
+        "every": 11,
+        "gamma": 0.0,
+        "meet": "group",
+        "delta_codec": "T3B320",
+        "weights_codec": "Q8B64",
+    }
+    assert report(paths).codec == "Q8B64"
+    own = report(paths, strategy="streaming", strategy_settings=settings)
+    assert own.codec == "T3B320"
+    assert report(paths, strategy="nosuch").codec == "Q8B64"
+
+
 def test_looking_imports_no_torch_and_writes_nothing(paths: Paths) -> None:
     before = "torch" in sys.modules
     report(paths)

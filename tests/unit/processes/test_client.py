@@ -86,6 +86,16 @@ async def test_get_and_post(paths: Paths, nursery: trio.Nursery) -> None:
     assert await trio.to_thread.run_sync(client.post, "/double") == {}
 
 
+async def test_what_a_node_of_another_version_does_not_say_is_named(
+    paths: Paths, nursery: trio.Nursery
+) -> None:
+    client = await serve(paths, nursery)
+    said = await trio.to_thread.run_sync(client.get, "/status")
+    assert said.get("shared") is None
+    with pytest.raises(TransportError, match="does not say 'shared': it is of another version"):
+        said["shared"]
+
+
 @pytest.mark.parametrize(
     ("how", "kind", "message"),
     [
