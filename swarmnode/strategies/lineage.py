@@ -11,6 +11,10 @@ A node that is due calls the others. Once half of all call, the others hand in w
 then, be it that a straggler has taken an eighth of the steps: none waits for it, and it counts by
 its tokens (contributions.py).
 
+Rounds may grow (``lengthen``): with c means behind a lineage, more than n, a round has
+(1 + 1/n)^(c − n) times as many steps, which is an n-th of all that were taken, and LONGEST_ROUNDS
+times as many at most. What a swarm sends in a long training is that much less.
+
 A node that a mean was made without has other slow weights than the rest. So these have a version, a
 count of means and a hash over the members that took part in them: only equal ones average. A node
 of which nothing came asks a peer, and takes over what is further: φ, the momentum, the lineage, and
@@ -21,6 +25,7 @@ the number of the round. The steps that it took itself are kept, unless they do 
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
@@ -56,6 +61,7 @@ if TYPE_CHECKING:
     from swarmnode.strategies.merging.best_of import Trials
 
 CATCH_UP = "catch-up"
+LONGEST_ROUNDS = 6  # times as long as the first ones; what was tried (docs/strategies.md)
 _EXACT = "RAW32"
 
 
@@ -73,9 +79,12 @@ class InLineage(InRounds, InPieces):
     phi: torch.Tensor
     fragments: tuple[Fragment, ...] = ()  # () where a mean is of the whole vector
 
-    def begin_lineage(self, outer_rate: float) -> None:
-        """Begin with no mean behind the slow weights, which take so much of each."""
-        self.outer_rate = outer_rate
+    def begin_lineage(self, outer_rate: float, lengthen: int = 0) -> None:
+        """Begin with no mean behind the slow weights, which take so much of each.
+
+        ``lengthen``: after so many means rounds grow; 0: they do not.
+        """
+        self.outer_rate, self._lengthen_after = outer_rate, lengthen
         self.lineage = torch.zeros(2, dtype=self.x.dtype)  # means, hash over their members
         self._catch_ups = CatchUps()
         self._turns = Turns()
@@ -83,13 +92,24 @@ class InLineage(InRounds, InPieces):
         self.merge_rule = "mean"  # by which means are made
         self._harm_probe: LossAt | None = None  # by which catch-ups are weighed
         self._keeps_learnt = True  # of the answer that was weighed last
+        self._paced_steps = self.round_steps()
         self._local_step = 0
         self._trials: Trials | None = None  # until there is something to try
 
     def start(self, ctx: Context) -> None:
         super().start(ctx)
+        self._lengthen()  # of a node that goes on
         if ctx.weighs:
             self.merge_rule, self._harm_probe = self.config.merge, ctx.probe
+
+    def set_round_steps(self, steps: int) -> None:
+        self._paced_steps = steps
+        self._lengthen()
+
+    def _lengthen(self) -> None:
+        """Let the next round be as long as the lineage has it."""
+        n_means = int(self.lineage[0])
+        self.rounds.set_steps(lengthened(self._paced_steps, n_means, self._lengthen_after))
 
     def lineage_buffers(self) -> Mapping[str, torch.Tensor]:
         """Return what a snapshot holds of it."""
@@ -180,6 +200,7 @@ class InLineage(InRounds, InPieces):
     def extend(self, exchange: Exchange) -> None:
         """Count a mean that was merged."""
         extend_lineage(self.lineage, exchange.present)
+        self._lengthen()
         self.contributions.merged(exchange.intent.fragment)
 
     # --- means that others had, and this node had not ---------------------------------------
@@ -269,5 +290,18 @@ class InLineage(InRounds, InPieces):
             getattr(self, momentum)[at].copy_(theirs[momentum][at])
             yield
         self.lineage.copy_(torch.tensor([place.count, place.hashed]))
+        self._lengthen()
         self._turns.leave()
         return True
+
+
+def lengthened(steps: int, n_means: int, after: int) -> int:
+    """Return how many steps a round has after so many means, of ``steps`` at first.
+
+    ``after``: so many means; 0: never.
+    """
+    if n_means <= after or not after:
+        return steps
+    # The exponent is bounded: a lineage of a million means must not overflow.
+    growth = min(n_means - after, after * LONGEST_ROUNDS) * math.log1p(1 / after)
+    return int(steps * min(math.exp(growth), LONGEST_ROUNDS))

@@ -58,10 +58,10 @@ class Rounds:
         n_fragments: moments of a round.
     """
 
-    def __init__(self, steps: int, n_fragments: int = 1) -> None:
+    def __init__(self, steps: int, n_fragments: int = 1, most_steps: int = 0) -> None:
         self.state = torch.tensor([0, 0, steps])
         self.n_fragments = n_fragments
-        self._next_steps = self._most_steps = steps
+        self._next_steps, self._most_steps = steps, max(steps, most_steps)
         self._is_called = False
 
     def set_steps(self, steps: int) -> None:
@@ -71,7 +71,7 @@ class Rounds:
     def refusal(self, state: torch.Tensor) -> str | None:
         """Return why ``state``, of a peer or a file, is none, or None.
 
-        No pacer lets a round have more steps than the settings say.
+        No pacer lets a round have more steps than the settings say, or what they grow to.
         """
         number, begin, steps = state.tolist()
         longest, latest = max(self._most_steps, self.n_fragments), limits.TRAINED_STEPS_MAX

@@ -61,7 +61,7 @@ from swarmnode.strategies.base import (
     TaskFacts,
     View,
 )
-from swarmnode.strategies.lineage import CATCH_UP, InLineage
+from swarmnode.strategies.lineage import CATCH_UP, LONGEST_ROUNDS, InLineage
 from swarmnode.strategies.merging.slot import GroupMerge, PairMerge
 from swarmnode.strategies.outer import (
     PAIR,
@@ -73,7 +73,7 @@ from swarmnode.strategies.outer import (
     refuse_unstable,
     spell_codecs,
 )
-from swarmnode.strategies.rounds import Flights, Fragment, Rounds, cut, layout_of, refuse_rounds
+from swarmnode.strategies.rounds import Flights, Rounds, cut, layout_of, refuse_rounds
 from swarmnode.strategies.weighing import WeighsRounds
 
 Share = Annotated[float, Range(ge=0.0, le=1.0)]
@@ -116,10 +116,12 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         ``delta_codec``, ``weights_codec``: of Δ and of φ; empty: the swarm's.
         ``reference``: whether φ is sent as its difference to the common one.
         ``merge``: the rule for mean(Δ̂) in groups, or for mean(φ̂) in pairs without a reference,
-        see strategies/merging.
+        see strategies/merging. ``lengthen``: after so many means of a group rounds grow, see
+        strategies/lineage.py; 0: they do not.
         """
 
         every: PositiveInt = 20
+        lengthen: Annotated[int, Range(ge=0, le=1_000_000)] = 0
         fragments: Annotated[int, Range(ge=1, le=_FRAGMENTS_MAX)] = 4
         overlap: Annotated[int, Range(ge=0, le=1000)] = 0
         local_share: Share = 0.0
@@ -137,12 +139,11 @@ class Streaming(WeighsRounds, InLineage, Strategy):
 
     def __init__(self, settings: dict[str, Any], x: torch.Tensor) -> None:
         super().__init__(settings, x)
-        self.phi = x.clone()
-        self.m = torch.zeros_like(x)
+        self.phi, self.m = x.clone(), torch.zeros_like(x)
         self.reference = x.clone() if self.config.reference and self.config.gamma else None
-        self.rounds = Rounds(self.config.every, self.config.fragments)
-        self.begin_lineage(self.config.beta)
-        self.fragments: tuple[Fragment, ...] = ()
+        every = self.config.every
+        self.rounds = Rounds(every, self.config.fragments, LONGEST_ROUNDS * every)
+        self.begin_lineage(self.config.beta, self.config.lengthen)
         self._base_version = b""
         self._flights = Flights(self.config.overlap)
 

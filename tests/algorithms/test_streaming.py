@@ -9,6 +9,7 @@ import torch
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.base import Exchange, Meta, Received, StepInfo, TaskFacts
 from swarmnode.strategies.diloco import DiLoCo
+from swarmnode.strategies.lineage import LONGEST_ROUNDS, lengthened
 from swarmnode.strategies.noloco import NoLoCo
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.registry import check_strategy
@@ -49,6 +50,21 @@ def test_in_groups_it_is_diloco():
     two, _ = digits(DiLoCo, {"every": 10, "lr": 0.4, "momentum": 0.9}, n=4, steps=60)
     torch.testing.assert_close(one.task.x, two.task.x, atol=2e-5, rtol=1e-4)
     assert one.tally.bytes == two.tally.bytes  # nothing but the pseudo-gradient
+
+
+def test_rounds_grow_as_the_means_behind_a_lineage_do():
+    steps = [lengthened(10, n_means, 20) for n_means in (0, 20, 21, 35, 100, 10**6)]
+    assert steps == [10, 10, 10, 20, 10 * LONGEST_ROUNDS, 10 * LONGEST_ROUNDS]
+    assert lengthened(10, 10**6, 0) == 10
+    group = {"every": 4, "fragments": 1, "lengthen": 5}
+    grown, _ = digits(Streaming, group, n=4, steps=120)
+    same, _ = digits(Streaming, {**group, "lengthen": 0}, n=4, steps=120)
+    lineages = torch.stack([node.strategy.lineage for node in grown.nodes])
+    assert bool((lineages == lineages[0]).all())
+    # 5 rounds of 4 steps, then each a fifth longer than all before it, of at most 24 steps.
+    assert 11 <= int(lineages[0][0]) <= 15
+    assert int(same.nodes[0].strategy.lineage[0]) >= 28
+    assert grown.tally.bytes < 0.55 * same.tally.bytes
 
 
 def test_streaming_diloco_is_what_the_paper_writes():
