@@ -297,7 +297,7 @@ def test_settings_that_are_named_exist(page: Path) -> None:
     spans = [match[2] for match in SPAN.finditer(prose_and_code(page)[0])]
     inline = [found[1] for span in spans if (found := re.match(r"([a-z_]+) = [\[\"\dtf]", span))]
     variables = re.findall(rf"\b{config.ENVIRONMENT_PREFIX}([A-Z_]+)\b", text_of(page))
-    others = {"HOME", "NATIVE", "SUCCESS_EXIT_STATUS"} | DEPLOYMENT_VARIABLES
+    others = {"HOME", "NATIVE", "REACH", "SUCCESS_EXIT_STATUS"} | DEPLOYMENT_VARIABLES
     settings = {name.lower() for name in variables if name not in others}
     assert {*lines, *inline, *settings} <= set(NodeConfig.__struct_fields__)
 
