@@ -168,11 +168,11 @@ SNAPSHOT_OFFER_S = 30.0
 # So many members hold the newest snapshot, so that it outlives its writer.
 SNAPSHOT_REPLICAS = 3
 SNAPSHOT_REPLICATE_LOOK_S = 5.0
+# Where that many hold one that is nearly as far (SNAPSHOT_NEW_SHARE), a trainer copies only this
+# often: what is trained in that time is lost at worst, if all go at once and never come back.
+SNAPSHOT_REPLICATE_SAFE_S = 600.0
 # A trainer copies at most at 1 Mbit/s on average, a keeper at ten times that.
 SNAPSHOT_REPLICATE_S = 60.0
-# ... and where that many hold one that is nearly as far (SNAPSHOT_NEW_SHARE), only this often: what
-# is trained in that time is lost at worst, if all trainers go at once and never come back.
-SNAPSHOT_REPLICATE_SAFE_S = 600.0
 SNAPSHOT_REPLICATE_BYTES_PER_S = 125_000
 # Blobs on disk: those of our own and of others that are kept, and one of each that comes in.
 SNAPSHOT_BLOBS_MAX = 6

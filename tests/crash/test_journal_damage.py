@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import random
@@ -17,7 +16,7 @@ from swarmnode import limits
 from swarmnode.errors import CorruptRecord, Refused, StorageError, StorageFull
 from swarmnode.store.journal import JOURNAL_RECORD_BYTES_MAX, Journal
 from tests.conftest import ROOT
-from tests.kits.disk_recorder import DEATH, Fault, Killed, Recorder
+from tests.kits.disk_recorder import after_death
 
 PAYLOADS = (b"", b"one", bytes(range(40)), b"\xff" * 17)
 
@@ -302,14 +301,10 @@ def test_a_record_of_the_most_bytes_there_may_be_is_read_again(tmp_path: Path) -
 def test_what_is_appended_to_a_journal_that_a_killed_process_made_survives_a_power_failure(
     nth: int, tmp_path: Path
 ) -> None:
-    home, left = tmp_path / "home", tmp_path / "left"
-    home.mkdir()
+    path, left = tmp_path / "home" / "swarm" / "journal", tmp_path / "left"
     left.mkdir()
-    recorder = Recorder(home, Fault(nth, DEATH))
-    with recorder.attached(), contextlib.suppress(Killed):
-        written(home / "swarm" / "journal", (b"of the first",))
-    recorder.heal()
-    with recorder.attached(), Journal(home / "swarm" / "journal") as journal:
+    recorder = after_death(tmp_path / "home", nth, lambda: written(path, (b"of the first",)))
+    with recorder.attached(), Journal(path) as journal:
         found = journal.recovered.records
         journal.append(b"of the second")
         journal.sync()

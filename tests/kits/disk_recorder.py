@@ -8,7 +8,7 @@ import fcntl
 import io
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -334,6 +334,19 @@ _FLAGS = {
     "wb": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
     "xb": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
 }
+
+
+def after_death(home: Path, nth: int, work: Callable[[], object]) -> Recorder:
+    """Let a process do some work in ``home``, which is made, and die before its nth call.
+
+    Returns: the healed disk, for the process that comes next.
+    """
+    home.mkdir()
+    recorder = Recorder(home, Fault(nth, DEATH))
+    with recorder.attached(), suppress(Killed):
+        work()
+    recorder.heal()
+    return recorder
 
 
 def _is_appending(fd: int) -> bool:

@@ -95,7 +95,7 @@ class Snapshots:
         self._saved_wanted = trio.Event()
         self._to_provide: dict[bytes, None] = {}  # of claims
         self._provide_wanted = trio.Event()
-        self._replicated_at = env.monotonic()  # what it begins with is a copy itself
+        self._replicated_at = env.monotonic()  # what a trainer begins with is a copy itself
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Offer, copy and tidy up until cancelled."""
@@ -487,7 +487,8 @@ class Snapshots:
         rate = limits.SNAPSHOT_REPLICATE_BYTES_PER_S * (10 if is_keeper else 1)
         is_urgent = is_keeper or not is_safe(self._entries(), entry.step)
         pause_s = limits.SNAPSHOT_REPLICATE_S if is_urgent else limits.SNAPSHOT_REPLICATE_SAFE_S
-        if self._env.monotonic() - self._replicated_at < max(pause_s, entry.size_bytes / rate):
+        pause_s = max(pause_s, entry.size_bytes / rate)
+        if self.claims and self._env.monotonic() - self._replicated_at < pause_s:
             return False
         return is_keeper or self._self_id in self._next_holders(entry)
 

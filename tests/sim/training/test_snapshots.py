@@ -194,6 +194,19 @@ async def test_the_only_holder_of_the_newest_died_and_no_member_has_noticed(
         assert np.abs(newcomer.worker.x).max() < FAR
 
 
+async def test_a_keeper_copies_the_model_as_soon_as_it_is_there(tmp_path, autojump_clock) -> None:
+    """The trainers may leave within its first minute."""
+    async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:
+        await until(lambda: bool(offered(swarm.nodes[0])), 60, poll_s=0.5)
+        keeper = swarm.add(NEWCOMER, role="keeper")
+        await swarm.start(keeper.index)
+        await until(
+            lambda: any(keeper.peer in entry.holders for entry in offered(keeper)),
+            4 * limits.SNAPSHOT_REPLICATE_LOOK_S,
+            poll_s=0.5,
+        )
+
+
 async def test_who_comes_after_all_others_have_left_counts_on_from_where_they_were(
     tmp_path, autojump_clock
 ) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import random
@@ -14,7 +13,7 @@ from swarmnode.protocol.identity import Identity
 from swarmnode.store import keys
 from swarmnode.store.files import write_new
 from swarmnode.store.keys import load_identity, load_or_create_identity, next_boot_epoch
-from tests.kits.disk_recorder import DEATH, Fault, Killed, Recorder
+from tests.kits.disk_recorder import after_death
 
 
 def test_key_is_made_once_and_private(tmp_path: Path) -> None:
@@ -64,15 +63,11 @@ def test_a_key_that_is_used_survives_a_power_failure_whatever_made_it(
     nth: int, tmp_path: Path
 ) -> None:
     """Its maker may have been killed before it could see to that."""
-    home, left = tmp_path / "home", tmp_path / "left"
-    home.mkdir()
+    path, left = tmp_path / "home" / "node" / "key", tmp_path / "left"
     left.mkdir()
-    recorder = Recorder(home, Fault(nth, DEATH))
-    with recorder.attached(), contextlib.suppress(Killed):
-        load_or_create_identity(home / "node" / "key")
-    recorder.heal()
+    recorder = after_death(tmp_path / "home", nth, lambda: load_or_create_identity(path))
     with recorder.attached():
-        used = load_or_create_identity(home / "node" / "key")
+        used = load_or_create_identity(path)
     recorder.disk.forget(random.Random(1), names=0, data=0).write_to(left)
     assert load_identity(left / "node" / "key").peer_id == used.peer_id
 
