@@ -35,13 +35,12 @@ from swarmnode.ipc.segment import Segment
 from swarmnode.log_format import LogFormat, LogLevel, formatter_of
 from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.failures import EXIT_STATUS, classify
-from swarmnode.worker.runtime import end_with_parent, hide_other_gpus, thread_count
+from swarmnode.worker.runtime import end_with_parent, hide_other_gpus, thread_count, yield_to_others
 from swarmnode.worker.sandbox import lock_in
 
 if TYPE_CHECKING:
     from swarmnode.worker.model.state import TrainState
 
-_NICE = 10  # beside a busy torch the daemon's timers are 0.15 ms late instead of 4 ms
 LAST_WORDS_S = 1.0
 
 _log = logging.getLogger(__name__ if __name__ != "__main__" else "swarmnode.worker.main")
@@ -72,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
         os.set_inheritable(descriptor, False)
     channel = Channel(socket.socket(fileno=control_fd))
     _follow_the_daemon(channel)
-    os.nice(_NICE)
+    yield_to_others()
     try:
         work(channel, Segment(segment_fd), lock_in)
     except DaemonGone:

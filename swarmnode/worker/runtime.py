@@ -9,9 +9,11 @@ import signal
 import struct
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from swarmnode.errors import ConfigError
 
+NICE = 10  # beside a busy torch the daemon's timers are 0.15 ms late instead of 4 ms
 THREADS_VARIABLE = "SWARMNODE_THREADS"
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP = 1, 24
 _CAPABILITY_VERSION_3 = 0x2008_0522
@@ -25,6 +27,18 @@ def end_with_parent(how: signal.Signals = signal.SIGTERM) -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             prctl(_PR_SET_PDEATHSIG, how)
+
+
+def yield_to_others() -> None:
+    """Let everything else on this machine go first: other sessions, too, not this one's alone.
+
+    Where each session has its share of the cores (Linux without systemd's groups), nice counts
+    within one session only. Five daemons on two cores, beside workers with a share like theirs,
+    got a core 7 ms after they asked for it, and 1 ms after beside workers that yield.
+    """
+    os.nice(NICE)
+    with contextlib.suppress(OSError):  # there are no such shares, or it is not ours to say
+        Path("/proc/self/autogroup").write_text(str(NICE))
 
 
 def drop_capabilities() -> None:

@@ -57,7 +57,7 @@ class ProcessHold(Protocol):
 
 
 class ChildProcess:
-    """A process that the daemon started itself, the leader of a process group."""
+    """A process that the daemon started itself, the leader of a session of its own."""
 
     def __init__(self, popen: subprocess.Popen[bytes]) -> None:
         self._popen = popen
@@ -252,7 +252,7 @@ def _spawn(
         stdout=log.fd,
         stderr=log.fd,
         pass_fds=(control.fileno(), segment.fd),
-        process_group=0,
+        start_new_session=True,  # what it takes of the cores is told apart by session
         env=worker_environment(python),
     )
 

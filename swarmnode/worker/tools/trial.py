@@ -18,9 +18,8 @@ from typing import Any
 from swarmnode import limits
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.control import Configure
-from swarmnode.worker.runtime import thread_count
+from swarmnode.worker.runtime import NICE, thread_count
 
-_NICE = 10  # as of the worker
 _WARM_UP_STEPS = 2  # touch memory and fill caches: no measure of a step
 _STEPS_MAX = 100
 _SEGMENT_SLOTS = 2  # of SLOTS_PER_WORKER: so many are mostly in use, untouched ones cost nothing
@@ -34,7 +33,7 @@ def confine(memory_bytes: int) -> None:
 
     A process with a GPU is not bounded like that: the driver reserves more than it takes.
     """
-    os.nice(_NICE)
+    os.nice(NICE)
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     sys.addaudithook(_refuse_network)
     if memory_bytes and not Path("/proc/driver/nvidia").exists():

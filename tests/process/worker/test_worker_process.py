@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,6 +118,24 @@ async def test_it_trains_reports_and_exchanges(configure, log_path, task, config
         assert progress.step_time_s > 0
         pid = link.pid
     assert not is_alive(pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sessions share cores on Linux")
+async def test_it_lets_all_other_sessions_go_first(configure, log_path):
+    async with run_worker(configure(), log_path=log_path) as link:
+        await next_of(link, WorkerReady)
+        pid = link.pid
+        assert os.getsid(pid) == pid
+        assert os.getpriority(os.PRIO_PROCESS, pid) >= 10
+        assert share_of_the_session(pid) in ("", "10")
+
+
+def share_of_the_session(pid):
+    """What the session's group of tasks is niced to; empty: this system has no such groups."""
+    try:
+        return Path(f"/proc/{pid}/autogroup").read_text().split()[-1]
+    except (OSError, IndexError):
+        return ""
 
 
 async def test_killed_it_is_reported_and_the_next_resumes(configure, log_path):
