@@ -124,7 +124,9 @@ def test_steps_that_would_do_harm_beside_those_of_all_others_are_left():
     node.x.fill_(0.05)
     node.apply(answer(node, [1, 1, 1], phi=0.3))
     assert node.x.eq(torch.tensor(0.3) + 0.05).all(), "few of them are kept"
-    node.x.fill_(0.7)
+    node.apply(answer(node, [2, 1, 2], phi=0.4))
+    torch.testing.assert_close(node.x, torch.full((64,), 0.45), msg="beside newer weights, too")
+    node.x.fill_(0.8)
     node.contributions.note_step(4711)
     node.apply(answer(node, [5, 1, 5], phi=0.5))
     assert node.metrics()["catch_ups_refused"] == 0

@@ -19,6 +19,7 @@ from swarmnode.strategies.base import (
     TaskFacts,
 )
 from swarmnode.strategies.dadao import Dadao
+from swarmnode.strategies.merging.slot import Reason
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.registry import build_strategy
 from swarmnode.strategies.topology import build_graph, complete_mixing, graph_over
@@ -162,6 +163,16 @@ def context(members, topology="", numel=3):
     )
 
 
+def test_a_pair_is_weighed_where_the_swarm_says_so_and_nowhere_else():
+    nonsense = torch.full((3,), math.nan)
+    for weighs, refusal in ((None, None), (True, Reason.NOT_FINITE)):
+        strategy = PairAverage({"every": 4}, torch.zeros(3))
+        begun = context(IDS[:2])
+        strategy.start(begun if weighs is None else replace(begun, weighs=weighs))
+        intent, sent = snapshot(strategy)
+        assert strategy.weigh(exchange(intent, sent, nonsense)).refusal is refusal
+
+
 def test_a2cid2_tunes_itself_to_the_members_that_are_there():
     strategy = A2CiD2({"rate": 2.0}, torch.zeros(3))
     strategy.start(context(IDS[:1]))
@@ -246,3 +257,4 @@ def test_dadao_alone_takes_gradients_and_calls_no_peer():
     assert (strategy.x < 0).all()
     strategy.on_membership(IDS[:2])
     assert strategy.clock_rate() > 0
+    assert strategy.pace() == 1.0, "at full speed until exchanges fail"
