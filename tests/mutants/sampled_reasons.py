@@ -22,6 +22,7 @@ EQUIVALENT: dict[str, str] = {
     "protocol/gossip/log_book.py LogBook.is_alike compare: next_number >= self.next": (
         "at the same round both ways compare the digests of the one before"
     ),
+    "protocol/invites.py Invite constant: False": "an identity shows no secret when it is printed",
     "protocol/meeting.py hints_in constant: True": (
         "of another length is no item that was taken in or made"
     ),
