@@ -229,16 +229,16 @@ def try_all(
     def tell(tried: Trial, verdict: Verdict, took_s: float) -> None:
         verdicts.add(tried.name, verdict.killed, verdict.by, took_s)
 
-    warm = [mutant for mutant in pending if is_warm(mutant)]
-    arguments = trials_of(warm, reach, options.tests_s), tell, until_s
-    # What is to be imported anew must not be imported here.
-    child = multiprocessing.get_context("fork").Process(target=trial.run, args=arguments)
-    child.start()
-    child.join()
-    verdicts.read()
+    if warm := [mutant for mutant in pending if is_warm(mutant)]:
+        arguments = trials_of(warm, reach, options.tests_s), tell, until_s
+        # What is to be imported anew must not be imported here.
+        child = multiprocessing.get_context("fork").Process(target=trial.run, args=arguments)
+        child.start()
+        child.join()
+        verdicts.read()
     sound: dict[Path, bool] = {}
-    for mutant in pending:
-        if time.monotonic() < until_s and mutant not in verdicts and not is_warm(mutant):
+    for mutant in [mutant for mutant in pending if not is_warm(mutant)]:
+        if time.monotonic() < until_s:
             try_fresh(mutant, verdicts, sound)
 
 

@@ -14,6 +14,7 @@ from types import FunctionType
 import pytest
 
 from tests.conftest import ROOT
+from tests.mutants import fresh
 from tests.mutants.fresh import files_for
 from tests.mutants.reach import Reach, block_of, read
 from tests.mutants.sampled import Mutant, Verdicts, changed, judge, main, sample, trials_of
@@ -128,6 +129,24 @@ def test_what_survives_is_named_and_a_verdict_is_kept(
     assert len(asked) == 2
     assert main([*words, "--again"], attempt(True)) == 0
     assert "in all: 2 of 2 are killed, and 0 change nothing" in capsys.readouterr().out
+
+
+def test_what_is_part_of_no_function_is_tried_again_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reach, kept = tmp_path / "reach", tmp_path / "verdicts"
+    reach.touch()
+    chosen = "protocol/membership/swim_events.py Tally constant"
+    words = ["--reach", f"{reach}", "--verdicts", f"{kept}", chosen]
+    monkeypatch.setattr(fresh, "is_killed", lambda *_: False)
+    assert main(words) == 1
+
+    def is_changed(path: Path, tree: ast.Module, _: object) -> bool:
+        return ast.dump(tree) != ast.dump(changed(path, -1)[0])
+
+    monkeypatch.setattr(fresh, "is_killed", is_changed)
+    assert main(words) == 1, "what is known is not asked for again"
+    assert main([*words, "--again"]) == 0
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import math
 import random
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 
@@ -19,9 +20,10 @@ from swarmnode.strategies.base import (
     TaskFacts,
 )
 from swarmnode.strategies.dadao import Dadao
+from swarmnode.strategies.installed import installed_strategies
 from swarmnode.strategies.merging.slot import Reason
 from swarmnode.strategies.pair_average import PairAverage
-from swarmnode.strategies.registry import build_strategy
+from swarmnode.strategies.registry import build_strategy, find_strategy
 from swarmnode.strategies.topology import build_graph, complete_mixing, graph_over
 from swarmnode.tensor.layout import Layout
 
@@ -149,6 +151,13 @@ def test_wrong_names_and_settings_are_named():
 # --- members that come and go ---------------------------------------------------------------------
 
 IDS = tuple(bytes([n]) * 32 for n in range(1, 9))
+
+
+@pytest.mark.parametrize("name", installed_strategies())
+def test_what_is_not_said_is_what_might_be_said(name):
+    """A default is checked only where it is said."""
+    parse = find_strategy(name).parse
+    assert parse(msgspec.to_builtins(parse({}))) == parse({})
 
 
 def context(members, topology="", numel=3):
