@@ -512,19 +512,6 @@ def test_an_offer_of_a_peer_without_budget_is_refused_while_others_exchange_with
     assert isinstance(start, StartTransfer)
 
 
-def test_who_offers_to_us_and_whom_we_offer_to_are_there_though_nothing_comes_of_it() -> None:
-    for does_offer in (True, False):
-        conduct = ConductTable()
-        bench = Bench(conduct=conduct)
-        conduct.note_held(LARGER, limits.EXCHANGE_BUDGET_S, bench.now, is_stall=True)
-        if does_offer:
-            assert busy_in(bench.hear(offer_like(xid=b"o" * 16, fragment=2), peer=OTHER))
-        else:
-            bench.hear(wire.Busy(bench.begin(OTHER), "busy"), peer=OTHER)
-            bench.feed(Available(NEXT, LIMIT_S))
-        assert busy_in(bench.hear(OFFER)).startswith("busy: too many")
-
-
 # --- aborts ------------------------------------------------------------------------------
 
 
