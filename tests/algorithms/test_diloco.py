@@ -68,6 +68,7 @@ def test_the_eager_estimate_is_the_own_fresh_share_and_the_others_last():
     node.on_membership((b"1" * 32, b"2" * 32))
     node.x.fill_(-1.0)  # Δ = 1
     (intent,) = node.after_step(StepInfo(1, 1.0, 0.0, 0.1))
+    assert node.weight(intent) == 1.0, "one among so many, whatever it has learnt"
     assert node.phi[0] == pytest.approx(-0.5)  # Δ/M
     assert torch.equal(node.x, node.phi)
     node.apply(group_mean(intent, torch.full((4,), 3.0), sent=torch.ones(4)))  # the other had 5

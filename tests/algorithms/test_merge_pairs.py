@@ -1,10 +1,12 @@
 """The merge rule of gossip: what two nodes make of models that began apart."""
 
+import random
+
 import pytest
 import torch
 
 from swarmnode.errors import ConfigError
-from swarmnode.strategies.base import TaskFacts
+from swarmnode.strategies.base import Context, Exchange, Meta, Received, StepInfo, TaskFacts
 from swarmnode.strategies.merging.variance_corrected import pair_pull
 from swarmnode.strategies.noloco import NoLoCo
 from swarmnode.strategies.pair_average import PairAverage
@@ -46,6 +48,22 @@ def test_relatives_are_averaged():
 def test_the_mean_is_what_it_was():
     one, other = two()
     assert torch.equal(pair_pull("mean", one, other.clone(), LAYOUT), (other - one) / 2)
+
+
+def test_noloco_steps_to_what_the_rule_makes_of_slow_weights():
+    one, other = two()
+    node = NoLoCo({**CORRECTED, "every": 1, "momentum": 0.0, "gamma": 1.0}, one.clone())
+    members = (b"1" * 32, b"2" * 32)
+    node.start(Context(members[0], 0, random.Random(0), LAYOUT, members, TaskFacts("numbers")))
+    (intent,) = node.after_step(StepInfo(1, 1.0, 0.0, 0.1))
+    meta, still = Meta(0, 0, 0.0), torch.zeros_like(one)
+    theirs = Received({"delta": still.clone(), "phi": other.clone()}, meta)
+    node.apply(
+        Exchange(intent, meta, {"delta": still, "phi": one.clone()}, {members[1]: theirs}, 0)
+    )
+    merged = one + pair_pull("variance-corrected", one, other.clone(), LAYOUT)
+    torch.testing.assert_close(node.phi, merged)
+    torch.testing.assert_close(node.x, merged)
 
 
 STRATEGIES = [

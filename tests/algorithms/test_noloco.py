@@ -1,14 +1,18 @@
 """NoLoCo against the exact second moments of a random walk, and on digits."""
 
+import random
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from swarmnode.errors import ConfigError
-from swarmnode.strategies.base import TaskFacts
+from swarmnode.strategies.base import Context, Exchange, Meta, Received, StepInfo, TaskFacts
 from swarmnode.strategies.noloco import NoLoCo
 from swarmnode.strategies.outer import gamma_bound, moment_map
 from swarmnode.strategies.registry import check_strategy
+from swarmnode.tensor.layout import Layout
 from swarmnode.testing.lab.faults import Faults
 from swarmnode.testing.lab.setups import slow_variance, walk
 from tests.algorithms.outer_kit import SEEDS, digits, stationary
@@ -124,6 +128,23 @@ def test_steps_taken_in_flight_survive(strategy, survives):
         arena.run(10 * 40)
         found.append(float(arena.x.mean(0).square().sum()))
     assert (found[1] == pytest.approx(found[0], rel=0.05)) is survives
+
+
+def test_the_probe_is_asked_of_where_the_step_leads():
+    members, meta = (b"1" * 32, b"2" * 32), Meta(0, 0, 0.0)
+    layout = Layout.of([("x", (64,), "float32")])
+    for theirs, share in ((0.5, 1.0), (-0.1, 0.0)):
+        node = NoLoCo({**SETTINGS, "every": 1}, torch.zeros(64))
+        context = Context(members[0], 0, random.Random(0), layout, members, FACTS, weighs=True)
+        node.start(replace(context, probe=lambda x: float((x - 1.0).square().sum())))
+        node.x.fill_(0.2)
+        (intent,) = node.after_step(StepInfo(1, 1.0, 0.0, 0.1))
+        sent = {name: torch.empty(64) for name in ("delta", "phi")}
+        for name, out in sent.items():
+            node.view(intent, name, out)
+        views = {"delta": torch.zeros(64), "phi": torch.full((64,), theirs)}
+        verdict = node.weigh(Exchange(intent, meta, sent, {members[1]: Received(views, meta)}, 0))
+        assert (verdict.refusal, verdict.share) == (None, share)
 
 
 # --- digits ------------------------------------------------------------------------------------

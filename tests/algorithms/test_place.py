@@ -21,19 +21,21 @@ def node():
 
 def started(probe=None):
     strategy = build_strategy("diloco", {"every": 32}, torch.zeros(64))
-    strategy.start(
-        Context(
-            self_id=ME,
-            seed=1,
-            rng=random.Random(1),
-            layout=Layout.of([("w", (64,), "float32")]),
-            members=(ME, PEER, THIRD),
-            facts=TaskFacts("t"),
-            probe=probe,
-            weighs=True,
-        )
-    )
+    strategy.start(context(probe, weighs=True))
     return strategy
+
+
+def context(probe, **more):
+    return Context(
+        self_id=ME,
+        seed=1,
+        rng=random.Random(1),
+        layout=Layout.of([("w", (64,), "float32")]),
+        members=(ME, PEER, THIRD),
+        facts=TaskFacts("t"),
+        probe=probe,
+        **more,
+    )
 
 
 def answer(node, place, phi=0.3, b=0.0, peer=PEER):
@@ -106,16 +108,22 @@ def test_a_swarm_that_is_far_ahead_is_believed_of_two(node):
 @pytest.mark.parametrize(("phi", "b"), [(-0.5, 0.0), (0.5, 5.0)], ids=["weights", "momentum"])
 def test_what_the_public_probe_speaks_against_is_not_taken_over(phi, b, caplog):
     """In range, finite, and ruin: at once, or with the next step of the momentum that came."""
-    node = started(probe=lambda x: float((x - 0.5).square().sum()))
+
+    def probe(x):
+        return float((x - 0.5).square().sum())
+
+    node = started(probe)
     node.apply(answer(node, [5, 1, 5], phi, b))
     assert is_as_it_was(node)
     assert "expected a loss on the public probe near 16, got " in caplog.text
     node.apply(answer(node, [5, 1, 5], phi=0.3, b=0.1))
     assert node.phi.eq(torch.tensor(0.3)).all(), "an honest one afterwards counts"
 
-    careless = started()
-    careless.apply(answer(careless, [5, 1, 5], phi, b))
-    assert careless.phi.eq(torch.tensor(phi)).all(), "without a probe it is taken"
+    careless, trusting = started(), started()
+    trusting.start(context(probe))  # of a swarm in which nothing is weighed, as none need say
+    for each in (careless, trusting):
+        each.apply(answer(each, [5, 1, 5], phi, b))
+        assert each.phi.eq(torch.tensor(phi)).all(), "without a probe it is taken"
 
 
 def test_steps_that_would_do_harm_beside_those_of_all_others_are_left():
@@ -124,7 +132,9 @@ def test_steps_that_would_do_harm_beside_those_of_all_others_are_left():
     node.x.fill_(0.05)
     node.apply(answer(node, [1, 1, 1], phi=0.3))
     assert node.x.eq(torch.tensor(0.3) + 0.05).all(), "few of them are kept"
-    node.x.fill_(0.7)
+    node.apply(answer(node, [2, 1, 2], phi=0.4))
+    torch.testing.assert_close(node.x, torch.full((64,), 0.45), msg="beside newer weights, too")
+    node.x.fill_(0.8)
     node.contributions.note_step(4711)
     node.apply(answer(node, [5, 1, 5], phi=0.5))
     assert node.metrics()["catch_ups_refused"] == 0

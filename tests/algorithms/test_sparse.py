@@ -152,9 +152,12 @@ def test_one_round_is_on_its_way_at_a_time():
 
 
 def test_the_intent_names_the_codec_and_the_lineage():
-    intent, _, _ = send(node_of(kept=64), 1)
+    node = node_of(kept=64)
+    intent, _, sent = send(node, 1)
     assert (intent.kind, intent.selector) == (Kind.GATHER, Selector.ALL)
     assert (intent.views[0].codec, intent.lineage) == ("TK2", 0)
+    node.apply(gathered(intent, sent, sent.roll(1)))
+    assert send(node, 2)[0].lineage == 1
 
 
 @pytest.mark.parametrize("numel", [10, 100_000])

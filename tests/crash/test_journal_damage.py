@@ -110,6 +110,20 @@ def test_a_damaged_or_foreign_beginning_is_set_aside_whole(tmp_path: Path) -> No
             assert journal.recovered.records == (b"after",)
 
 
+def test_what_is_set_aside_is_numbered_from_one_and_the_last_few_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    kept = []
+    for number in range(1, 8):
+        path.write_bytes(b"%d" % number)
+        with Journal(path) as journal:
+            saved_as = journal.recovered.saved_as
+        assert saved_as == tmp_path / f"journal.torn-{number}"
+        kept.append(saved_as)
+    left = [each for each in kept if each.exists()]
+    assert left == kept[-len(left) :]
+    assert 1 < len(left) < len(kept)
+
+
 def test_zeros_after_a_power_failure_are_no_records(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     data = written(path)
@@ -156,6 +170,8 @@ def test_bounds_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(StorageError, match="a snapshot of"):
             journal.rotate([bytes(900), bytes(100)])
         journal.sync()
+        with Journal(tmp_path / "full") as full:
+            full.rotate([bytes(1000 - 2 * 16)])  # a magic and a head of 16 bytes
     with Journal(path) as journal:
         assert journal.recovered.records == (bytes(900),)
     path.write_bytes(path.read_bytes() + bytes(1000))

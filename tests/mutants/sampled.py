@@ -37,6 +37,8 @@ ROOMS = ("protocol", "store", "strategies")
 # A quick test says most of what a slow one of the same block would.
 _TESTS_S_MAX = 20.0
 
+IsKilled = Callable[[Path, ast.Module, tuple[str, ...]], bool]
+
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -189,15 +191,16 @@ class Verdicts:
         print(word, name, "|", by, flush=True)
 
 
-def try_fresh(mutant: Mutant, verdicts: Verdicts, sound: dict[Path, bool]) -> None:
+def try_fresh(
+    mutant: Mutant, verdicts: Verdicts, sound: dict[Path, bool], is_killed: IsKilled
+) -> None:
     """Import all anew: for what is part of no function."""
     began_s = time.monotonic()
     files = fresh.files_for(fresh.name_of(mutant.path))
-    killed = bool(files) and fresh.is_killed(
-        mutant.path, changed(mutant.path, mutant.wanted)[0], files
-    )
+    tree = changed(mutant.path, mutant.wanted)[0]
+    killed = bool(files) and is_killed(mutant.path, tree, files)
     if killed and mutant.path not in sound:
-        sound[mutant.path] = not fresh.is_killed(mutant.path, changed(mutant.path, -1)[0], files)
+        sound[mutant.path] = not is_killed(mutant.path, changed(mutant.path, -1)[0], files)
     if killed and not sound[mutant.path]:
         print(f"NO VERDICT {mutant.name}: of {' '.join(files)} one fails where nothing is changed")
         return
@@ -218,7 +221,11 @@ def trials_of(pending: Sequence[Mutant], reach: Reach, tests_s_max: float) -> li
 
 
 def try_all(
-    pending: Sequence[Mutant], verdicts: Verdicts, reach: Reach, options: argparse.Namespace
+    pending: Sequence[Mutant],
+    verdicts: Verdicts,
+    reach: Reach,
+    options: argparse.Namespace,
+    is_killed: IsKilled = fresh.is_killed,
 ) -> None:
     until_s = time.monotonic() + options.seconds
 
@@ -229,17 +236,17 @@ def try_all(
     def tell(tried: Trial, verdict: Verdict, took_s: float) -> None:
         verdicts.add(tried.name, verdict.killed, verdict.by, took_s)
 
-    warm = [mutant for mutant in pending if is_warm(mutant)]
-    arguments = trials_of(warm, reach, options.tests_s), tell, until_s
-    # What is to be imported anew must not be imported here.
-    child = multiprocessing.get_context("fork").Process(target=trial.run, args=arguments)
-    child.start()
-    child.join()
-    verdicts.read()
+    if warm := [mutant for mutant in pending if is_warm(mutant)]:
+        arguments = trials_of(warm, reach, options.tests_s), tell, until_s
+        # What is to be imported anew must not be imported here.
+        child = multiprocessing.get_context("fork").Process(target=trial.run, args=arguments)
+        child.start()
+        child.join()
+        verdicts.read()
     sound: dict[Path, bool] = {}
-    for mutant in pending:
-        if time.monotonic() < until_s and mutant not in verdicts and not is_warm(mutant):
-            try_fresh(mutant, verdicts, sound)
+    for mutant in [mutant for mutant in pending if not is_warm(mutant)]:
+        if time.monotonic() < until_s:
+            try_fresh(mutant, verdicts, sound, is_killed)
 
 
 def judge(killed: int, survived: Sequence[str]) -> list[str]:

@@ -22,6 +22,10 @@ EQUIVALENT: dict[str, str] = {
     "protocol/gossip/log_book.py LogBook.is_alike compare: next_number >= self.next": (
         "at the same round both ways compare the digests of the one before"
     ),
+    "protocol/invites.py Invite constant: False": "an identity shows no secret when it is printed",
+    "protocol/meeting.py hints_in constant: True": (
+        "of another length is no item that was taken in or made"
+    ),
     "protocol/membership/contacts.py ContactBook._dial_ended constant: 16": (
         "after so many failures REDIAL_BACKOFF_S_MAX is the limit"
     ),
@@ -32,10 +36,32 @@ EQUIVALENT: dict[str, str] = {
     " compare: len(self._rest) < self._wanted": (
         "after each chunk comes the head of another one, if only of the last"
     ),
+    "protocol/session/outgoing.py Outgoing._take_control"
+    " compare: len(head) - used >= 3 * _CONTROL_FRAME_BYTES_MAX": (
+        "with room for just that much the next record begins one stream earlier"
+    ),
+    "protocol/trust.py _parse compare: good + bad > _EVIDENCE_MAX * 1.001": (
+        "of a file in which a sum is that to the last bit, which no node writes"
+    ),
     "store/blobs.py Blob.close constant: 0": "descriptor 0 is what the process reads, never a blob",
     "store/keys.py skip_boot_epochs constant: 1": "one number more is skipped, as a start does",
+    "strategies/fit.py _is_coarse constant: 0": "no format has a single level",
+    "strategies/merging/mixing.py Round.nearest"
+    " operator: squares - 2 * self.gram[number] + squares[number]": (
+        "what is the same for all changes no order"
+    ),
     "strategies/merging/mixing.py _blocks constant: 1": (
         "for payloads of no values, which are one empty block either way"
+    ),
+    "strategies/merging/safe_merge.py SafeMerge._accept"
+    " compare: distance >= max(near, _NEAR_MOVED * topic.moved)": (
+        "at that distance to the last bit"
+    ),
+    "strategies/merging/safe_merge.py SafeMerge._by_distance compare: distance <= bound": (
+        "at that distance to the last bit"
+    ),
+    "strategies/parts.py ClockPart.on_clock result: return ()": (
+        "of a strategy without a rate, whose clock never rings"
     ),
     "strategies/topology.py _exponential constant: 1 #2": (
         "of one or two members a hop of two leads nowhere, and is left out"

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 
@@ -16,7 +17,16 @@ import pytest
 from tests.conftest import ROOT
 from tests.mutants.fresh import files_for
 from tests.mutants.reach import Reach, block_of, read
-from tests.mutants.sampled import Mutant, Verdicts, changed, judge, main, sample, trials_of
+from tests.mutants.sampled import (
+    Mutant,
+    Verdicts,
+    changed,
+    judge,
+    main,
+    sample,
+    trials_of,
+    try_all,
+)
 from tests.mutants.trial import swap
 
 PACING = ROOT / "swarmnode" / "protocol" / "pacing.py"
@@ -128,6 +138,21 @@ def test_what_survives_is_named_and_a_verdict_is_kept(
     assert len(asked) == 2
     assert main([*words, "--again"], attempt(True)) == 0
     assert "in all: 2 of 2 are killed, and 0 change nothing" in capsys.readouterr().out
+
+
+def test_what_is_part_of_no_function_is_tried_again_too(tmp_path: Path) -> None:
+    reach, kept = tmp_path / "reach", tmp_path / "verdicts"
+    reach.touch()
+    chosen = "protocol/membership/swim_events.py Tally constant"
+    words = ["--reach", f"{reach}", "--verdicts", f"{kept}", chosen]
+    assert main(words, partial(try_all, is_killed=lambda *_: False)) == 1
+
+    def is_changed(path: Path, tree: ast.Module, _: object) -> bool:
+        return ast.dump(tree) != ast.dump(changed(path, -1)[0])
+
+    attempt = partial(try_all, is_killed=is_changed)
+    assert main(words, attempt) == 1, "what is known is not asked for again"
+    assert main([*words, "--again"], attempt) == 0
 
 
 @pytest.mark.slow

@@ -133,6 +133,20 @@ def test_a_peer_that_gave_wrong_bytes_is_asked_for_nothing_any_more():
     assert core.poll_effects() == [events.Fetch(other, announced)]
 
 
+def test_of_holders_that_gave_as_much_the_author_is_asked():
+    world = GatherWorld(4, 1)
+    core = GatherCore(world.members[0].peer_id, world.terms)
+    *_, other, author = sorted(world.members[1:], key=lambda each: each.peer_id)
+    announced = world.terms.announce(author.identity, bytes(32))
+    core.handle(events.Announce(announced), 0.0)
+    core.handle(events.Heard(other.peer_id, Have(GATHER_ID, (announced.digest,))), 0.0)
+    for holder in (author.peer_id, other.peer_id):
+        assert core.poll_effects() == [events.Fetch(holder, announced)]
+        core.handle(events.NotGiven(holder, announced.digest, is_wrong=False), 1.0)
+    core.handle_deadline(1.0 + limits.GATHER_RETRY_S)
+    assert core.poll_effects() == [events.Fetch(author.peer_id, announced)]
+
+
 def test_of_two_that_are_asked_the_later_is_told_that_it_is_not_needed():
     world = GatherWorld(4, 1)
     core = GatherCore(world.members[0].peer_id, world.terms)

@@ -104,6 +104,16 @@ def test_attempts_are_few_and_end(seed: int, outcomes: list[tuple[float, bool]])
     assert all(later - earlier >= limits.PUNCH_PAUSE_S_MIN for earlier, later in pairwise(made))
 
 
+@pytest.mark.parametrize(("lasts_s", "n_made"), [(0.0, limits.PUNCH_ATTEMPTS_MAX), (1.0, 5)])
+def test_attempts_end_with_their_number_or_their_time(lasts_s: float, n_made: int) -> None:
+    attempts, now = Attempts(100.0, Random(1)), 100.0
+    made: list[float] = []
+    while len(made) < 20 and (begins_at := attempts.next_at(now)) is not None:
+        made.append(begins_at)
+        now = begins_at + lasts_s
+    assert len(made) == n_made
+
+
 def test_who_is_refused_is_soon_back_and_then_less_and_less() -> None:
     attempts = Attempts(0.0, Random(1))
     made: list[float] = []

@@ -18,6 +18,7 @@ from swarmnode.protocol.invites import (
     NotAdmitted,
     Reason,
     certificate_of,
+    ends_at,
     invite_in,
     is_due_for_renewal,
     make_creator_chain,
@@ -440,7 +441,10 @@ def test_members_are_bounded_and_ended_ones_make_room(monkeypatch: pytest.Monkey
     error = refusal(book, PEERS[2], make_member_chain(made, PEERS[2], NOW))
     assert error.reason is Reason.NO_ROOM
     book.admit(PEER, make_member_chain(made, PEER, NOW + 1), NOW + 1)  # a renewal needs none
-    later = NOW + 38 * DAY_S
+    end = ends_at(made.certificate)
+    error = refusal(book, PEERS[2], make_creator_chain(SWARM, PEERS[2], end), end)
+    assert error.reason is Reason.NO_ROOM, "they are members until then"
+    later = end + 1
     book.admit(PEERS[2], make_creator_chain(SWARM, PEERS[2], later), later)
     assert len(book.state().claims) == 1
 

@@ -22,7 +22,7 @@ LEAVES = [leaf_hash(b"%d" % n) for n in range(N_CHUNKS)]
 TREE = MerkleTree(LEAVES)
 MANIFEST = BlobManifest(N_CHUNKS, 1, TREE.root)
 ALL = bitmap_of(range(N_CHUNKS), N_CHUNKS)
-ANNA, BERT = PeerId(bytes([1]) * 32), PeerId(bytes([2]) * 32)
+ANNA, BERT, CLEO = (PeerId(bytes([number]) * 32) for number in (1, 2, 3))
 
 
 class Bench:
@@ -181,6 +181,15 @@ def test_the_first_chunk_says_how_fast_a_holder_is_and_later_ones_correct_it() -
     assert holder.rate_bytes_per_s == 500.0
     assert holder.deliver(1, 1000, 3.0) == 3.0
     assert 500.0 < holder.rate_bytes_per_s < 1000.0
+
+
+def test_of_two_holders_with_room_the_one_that_owes_less_is_asked_first() -> None:
+    bench = Bench()
+    for peer, index in ((ANNA, 0), (CLEO, 1)):
+        assert asked(bench.feed(events.HolderFound(peer, bitmap_of({index}, N_CHUNKS))), peer)
+    for peer, has in ((ANNA, {0, 1}), (BERT, {1})):
+        assert bench.feed(events.HolderFound(peer, bitmap_of(has, N_CHUNKS))) == []
+    assert bench.feed(events.HolderLost(CLEO)) == [Request(BERT, 1)]
 
 
 def test_memory_is_bounded_by_what_waits_for_the_disk() -> None:

@@ -463,6 +463,19 @@ def test_others_that_dial_us_take_no_more_than_our_share(
     assert effect == Part(first)
 
 
+def test_a_session_that_is_moved_to_a_relay_has_its_turn_from_then_on(
+    book: ContactBook, crowd: list[PeerId]
+) -> None:
+    moved, next_one = crowd[:2]
+    book.handle(RelayShare(1), 0.0)
+    book.handle(SessionOpened(moved), 0.0)
+    now = 2 * limits.RELAY_HOLD_S
+    book.handle(SessionMoved(moved, is_relayed=True), now)
+    book.poll_effects()
+    book.handle(SessionOpened(next_one, is_relayed=True), now + 1.0)
+    assert book.poll_effects() == []
+
+
 def test_a_lonely_node_takes_any_circuit(book: ContactBook) -> None:
     book.handle(RelayShare(1), 0.0)
     members = [peer(number) for number in range(1, 6)]

@@ -281,6 +281,41 @@ def test_a_node_with_our_key_is_noticed(pair: Pair) -> None:
     assert pair.state.view.counters() == {"steps": 1}
 
 
+@pytest.mark.parametrize("is_theirs_first", [True, False])
+def test_a_proof_that_our_key_is_used_elsewhere_tells_us_and_bans_no_one(
+    pair: Pair, is_theirs_first: bool
+) -> None:
+    pair.update(pair.we, counters={"steps": 1})
+    (ours,) = pair.journals[pair.we]
+    theirs = signed_record(pair.signers[pair.we], 1, counters={"steps": 9}).signed
+    both = (theirs, ours) if is_theirs_first else (ours, theirs)
+    pair.handle(pair.we, events.Received(pair.they, wire.Proofs((wire.Proof(*both),))))
+    assert pair.effects(pair.we, events.KeyElsewhere) == [events.KeyElsewhere(1, 1)]
+    assert pair.state.statistics().bans == 0
+    assert not pair.penalties()
+
+
+def test_who_asks_for_what_follows_a_record_that_we_lack_is_sent_nothing(pair: Pair) -> None:
+    pair.send(*chain_of(2))
+    ahead = wire.Head(bytes(AUTHOR.peer_id), 1, 5, bytes(32))
+    pair.messages.clear()
+    pair.handle(pair.we, events.Received(pair.they, wire.Want((ahead,))))
+    assert not pair.messages
+    assert not pair.penalties()
+
+
+def test_who_tells_us_once_more_what_we_know_has_it_and_is_not_told() -> None:
+    world = World(3, 6)
+    world.run(world.now + 1.0)
+    we, one, two = world.ids
+    (record,) = chain_of(1)
+    for each in (one, two):
+        world.inject(each, we, [record])
+    world.run(world.now + limits.STATE_PASS_ON_S)
+    assert world.states[we].statistics().records_total == {"accepted": 1, "duplicate": 1}
+    assert not [link for link in world.sent if link[0] == we]
+
+
 def test_our_own_records_that_come_back_are_nothing_new(pair: Pair) -> None:
     pair.update(pair.we, counters={"steps": 1})
     (record,) = pair.journals[pair.we]

@@ -14,7 +14,7 @@ from swarmnode.protocol.crdt import events
 from swarmnode.protocol.crdt.clock import HybridClock, Stamp
 from swarmnode.protocol.crdt.records import RangeIndex, weigh
 from swarmnode.protocol.crdt.replica import SharedState
-from swarmnode.wire.crdt import Head, Listing, Range, StateRecord
+from swarmnode.wire.crdt import Head, Lease, Listing, Range, StateRecord
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed
 from tests.kits.crdt_world import (
@@ -118,6 +118,26 @@ def test_a_full_disk_gathers_words_and_loses_none() -> None:
     assert state.view.sets(3.0)["shard"].keys() == {"999"}
     with pytest.raises(LocalProtocolError, match="no own record 2 waits"):
         state.handle(events.Persisted(2), 4.0)
+
+
+def test_a_record_after_the_first_says_what_is_new_and_no_more() -> None:
+    state = new_state()
+    state.handle(events.Update(counters={"steps": 1}, maxima={"step": 1}), 0.0)
+    assert [read(each).checkpoint for each in persists(state)] == [True]
+    state.handle(events.Persisted(1), 1.0)
+    state.handle(events.Update(maxima={"step": 2}), 2.0)
+    (second,) = map(read, persists(state))
+    assert (second.checkpoint, second.counters, second.maxima) == (False, {}, {"step": 2})
+
+
+def test_what_a_journal_holds_of_others_is_as_old_as_their_clocks_say() -> None:
+    author = ToySigner.make(5)
+    lease = (Lease("role", "keeper", 60),)
+    record = signed_record(author, wall_unix_s=WALL_UNIX_S - 10, leases=lease).signed
+    state = new_state()
+    state.handle(events.Restored((record,)), 0.0)
+    held = [state.view.of(author.peer_id, now) for now in (0.0, 49.0, 51.0)]
+    assert held == [{"role": ("keeper",)}, {"role": ("keeper",)}, {}]
 
 
 def test_totals_go_on_after_a_restart_and_count_once() -> None:

@@ -86,6 +86,19 @@ def test_losses_are_bounded_by_what_is_usual() -> None:
 OTHERS = [0.5, 0.55, 0.6, 0.45]
 
 
+def test_two_neighbours_are_enough_to_judge_by() -> None:
+    start = FirstMinute()
+    start.begin()
+    assert start.complaint(2.3, OTHERS[:2], 0.0) == ""
+    assert "got 2.3" in start.complaint(2.3, OTHERS[:2], START_JUDGED_S)
+
+
+def test_of_a_model_that_is_as_good_as_the_others_nothing_is_said() -> None:
+    start = FirstMinute()
+    start.begin()
+    assert [start.complaint(0.5, OTHERS, now) for now in (0.0, START_JUDGED_S)] == ["", ""]
+
+
 def complaints(own: float, others: list[float], until_s: float = 60.0) -> list[str]:
     start = FirstMinute()
     start.begin()

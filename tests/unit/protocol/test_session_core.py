@@ -17,7 +17,13 @@ from swarmnode.protocol.session.effects import Changed, Ended, Opened, Removed
 from swarmnode.protocol.session.keepalive import PONG_WAIT_S
 from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.session.stream import StreamState
-from swarmnode.wire.frames import FrameKind, FrameParser, encode_credit, encode_frame
+from swarmnode.wire.frames import (
+    FRAME_HEADER_BYTES,
+    FrameKind,
+    FrameParser,
+    encode_credit,
+    encode_frame,
+)
 from swarmnode.wire.session import (
     GoodbyeCode,
     Priority,
@@ -157,6 +163,44 @@ def test_bulk_streams_take_turns(pair: CorePair) -> None:
         pair.client.queue(stream, memoryview(bytes(WINDOW)))
     pair.records(pair.client, turns=6)
     assert {stream.send_credit for stream in streams} == {WINDOW - 64 * limits.KIB}
+
+
+@pytest.mark.parametrize("room", range(12))
+def test_a_head_that_is_nearly_full_waits_for_the_next_record(pair: CorePair, room: int) -> None:
+    streams = [pair.client.open_stream(name, Priority.CONTROL) for name in ("first", "second")]
+    pair.records(pair.client)
+    head = memoryview(bytearray(4096))
+    data = bytes(len(head) - room - FRAME_HEADER_BYTES)
+    pair.client.queue(streams[0], memoryview(data))
+    pair.client.queue(streams[1], memoryview(b"of the second"))
+    records = []
+    while (taken := pair.client.take(head, pair.now)) != (0, None):
+        used, body = taken
+        assert body is None
+        records.append(bytes(head[:used]))
+    sizes = [
+        len(frame[2]) for record in records for frame in FrameParser().feed(memoryview(record))
+    ]
+    assert sizes == [len(data), len(b"of the second")]
+
+
+def test_what_takes_one_record_is_small(pair: CorePair) -> None:
+    assert pair.client.is_small, "nothing is due"
+    stream = pair.client.open_stream("bulk", Priority.BULK)
+    assert pair.client.is_small
+    pair.client.queue(stream, memoryview(bytes(limits.MIB)))
+    assert not pair.client.is_small
+
+
+def test_a_piece_that_is_all_that_is_read_is_given_as_it_came(pair: CorePair) -> None:
+    pair.client.queue(pair.client.open_stream("echo", Priority.CONTROL), memoryview(b"ping"))
+    inbox = opened_on(pair).inbox
+    assert inbox.take_whole(3) is None
+    piece = inbox.take_whole(4)
+    assert piece is not None
+    assert bytes(piece) == b"ping"
+    assert inbox.unread_bytes == 0
+    assert inbox.take_whole(4) is None
 
 
 def test_a_withdrawn_send_leaves_whole_frames(pair: CorePair) -> None:

@@ -72,6 +72,26 @@ def test_a_newcomer_counts_slowly_and_by_progress_that_all_see_alike():
     assert bert.state(20.0).members == pytest.approx(2.5)
 
 
+def test_members_grow_with_each_token_as_the_ramps_of_all_rise_this_node_s_too():
+    core = SwarmProgressCore(ANNA)
+    ramp = (10_000.0, 20_000.0)
+    everyone = {ANNA: said(0, ramp=ramp), BERT: said(9_000), CLEO: said(0, ramp=ramp)}
+    core.note(everyone, 9_000, 10.0)
+    assert core.state(10.0).members_per_token == 0
+    core.note(everyone, 10_000, 10.0)  # at the mark they begin to rise
+    assert core.state(10.0).members_per_token == pytest.approx(2 / 10_000)
+    core.note(everyone, 20_000, 10.0)
+    assert core.state(10.0).members_per_token == 0
+
+
+def test_a_report_that_says_the_same_again_changes_no_pace():
+    core = SwarmProgressCore(ANNA)
+    for now in (10.0, 12.0):
+        core.note({BERT: said(1000, heard_at=10.0)}, 1000, now)
+    assert core.state(12.0).others_per_s == 1000
+    assert core.state(12.0).others_tokens == pytest.approx(1000 + 2 * 1000)
+
+
 def test_a_member_that_leaves_counts_less_and_less_and_one_that_rests_does_not_move_on():
     core = SwarmProgressCore(ANNA)
     core.note({ANNA: said(0), BERT: said(1000), CLEO: said(1000)}, 2000, 10.0)

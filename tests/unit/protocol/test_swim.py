@@ -300,6 +300,27 @@ def test_every_member_is_probed_once_in_a_round() -> None:
         assert sorted(round_targets) == sorted(IDS[1:])
 
 
+def test_probes_are_counted() -> None:
+    bench = Bench(4)
+    assert bench.core.statistics().probes_total == 0
+    for number in range(1, 4):
+        peer, ping = bench.next_ping()
+        bench.receive(IDS.index(peer), Ack(ping.seq, ()))
+        assert bench.core.statistics().probes_total == number
+
+
+def test_nodes_that_start_at_once_probe_at_any_time_of_the_first_period() -> None:
+    first_s = []
+    for seed in range(100):
+        core = SwimCore(PEERS[0], 1, random.Random(seed))
+        core.handle(events.Contact(IDS[1]), 100.0)
+        due = core.next_deadline()
+        assert due is not None
+        first_s.append(due - 100.0)
+    assert sum(each < limits.SWIM_PERIOD_S / 2 for each in first_s) == pytest.approx(50, abs=15)
+    assert max(first_s) < limits.SWIM_PERIOD_S
+
+
 def test_silence_asks_helpers_then_suspects_then_declares_dead() -> None:
     bench = Bench(9)
     target, ping = bench.next_ping()

@@ -204,6 +204,12 @@ def test_a_node_says_what_it_measured_and_not_what_it_heard() -> None:
     assert book.verdicts(0.0) == {PEER: 2}
 
 
+def test_what_is_said_is_a_weight_in_tenths() -> None:
+    book = seen(trust(), PEER, Seen.REFUSED, Seen.REFUSED)
+    assert book.verdicts(0.0) == {PEER: round(book.own_weight(PEER, 0.0) * 10)}
+    assert 0.3 < book.own_weight(PEER, 0.0) < 0.4
+
+
 def test_no_more_is_said_than_a_record_holds_and_the_worst_first() -> None:
     book = trust()
     for number in range(1, 40):

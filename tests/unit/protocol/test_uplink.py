@@ -133,6 +133,28 @@ def test_it_makes_room_for_others_and_takes_the_line_back() -> None:
     assert uplink.sent_bytes - before > 0.8 * 10 * MBIT * 10
 
 
+def test_a_fast_line_is_found_within_seconds() -> None:
+    uplink = yielding(500 * MBIT)
+    uplink.run(6)
+    assert uplink.line.yielding is not None
+    assert uplink.line.yielding.rate_bytes_per_s > 0.5 * 500 * MBIT
+
+
+def test_after_a_moment_of_room_for_others_the_rate_is_what_it_was() -> None:
+    uplink = yielding(10 * MBIT)
+    held = uplink.line.yielding
+    assert held is not None
+    uplink.run(29)
+    before = held.rate_bytes_per_s
+    while held.rate_bytes_per_s > before / 2:
+        uplink.run(STEP_S)
+    assert uplink.now < 32
+    while held.rate_bytes_per_s < before / 2:
+        uplink.run(STEP_S)
+    assert uplink.now < 33
+    assert held.rate_bytes_per_s > 0.8 * before
+
+
 def test_a_line_that_others_keep_full_is_left_to_them() -> None:
     """A queue that is there whatever we do: the least is sent, so that we notice its end."""
     line = Line()
@@ -204,6 +226,16 @@ def test_those_that_wait_have_their_turns_in_order_of_asking() -> None:
     assert list(sent.values()) == pytest.approx([MBIT * 10] * 3, rel=0.05)
     run(30_000, 60_000, "first", "third")  # the second is gone, and takes no turn of the others
     assert list(sent.values()) == pytest.approx([MBIT * 25, MBIT * 10, MBIT * 25], rel=0.05)
+
+
+def test_who_asks_later_has_its_turn_after_who_waits() -> None:
+    line = Line()
+    line.limit(MBIT)
+    line.spend(10 * line.turn_bytes_max(), 0.0, Purpose.EXCHANGE)
+    free_at = line.free_at(0.0, waiter="first")
+    assert free_at > 0.0
+    assert line.free_at(free_at, waiter="second") > free_at
+    assert line.free_at(free_at, waiter="first") <= free_at
 
 
 def test_what_was_used_long_ago_is_no_debt() -> None:

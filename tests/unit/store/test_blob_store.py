@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -18,6 +20,7 @@ from swarmnode.protocol.blobs.merkle import (
     leaf_hashes,
 )
 from swarmnode.store.blobs import Blob, BlobStore
+from swarmnode.store.shelf import Shelf
 from swarmnode.wire.blobs import BlobManifest
 from tests.conftest import open_files
 
@@ -27,6 +30,7 @@ CHUNKS = [SOURCE[i : i + CHUNK_BYTES] for i in range(0, len(SOURCE), CHUNK_BYTES
 TREE = MerkleTree([leaf_hash(chunk) for chunk in CHUNKS])
 MANIFEST = BlobManifest(len(SOURCE), CHUNK_BYTES, TREE.root)
 NAME = blob_name(MANIFEST)
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -213,6 +217,32 @@ def test_a_blob_that_cannot_be_opened_keeps_no_file_open(store: BlobStore, folde
     with pytest.raises(StorageError, match="cannot open"):
         store.begin(MANIFEST)
     assert open_files() == before
+
+
+async def at_once(work: Callable[[], T]) -> T:
+    return work()
+
+
+async def test_users_of_a_blob_share_it_and_the_last_one_closes_it(store: BlobStore) -> None:
+    shelf = Shelf(store, at_once)
+    before = open_files()
+    for index in range(2):  # the next user has it opened anew
+        async with shelf.begin(NAME, MANIFEST) as blob:
+            async with shelf.open(NAME) as same:
+                put(same, index)
+            assert bytes(blob.read(index)[0]) == CHUNKS[index]
+        assert open_files() == before
+
+
+async def test_a_blob_that_was_replaced_is_opened_anew_for_the_next_user(store: BlobStore) -> None:
+    shelf = Shelf(store, at_once)
+    async with shelf.begin(NAME, MANIFEST) as old:
+        put(old, 0)
+        shelf.forget(NAME)
+        async with shelf.open(NAME) as new:
+            assert new is not old
+            async with shelf.open(NAME) as same:
+                assert same is new
 
 
 def test_a_manifest_is_checked_against_the_name_of_its_blob() -> None:

@@ -11,6 +11,7 @@ from swarmnode.errors import ConfigError
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink
 from swarmnode.store.swarms import (
+    is_link,
     resolve_link,
     save_link,
     stored_link,
@@ -65,6 +66,14 @@ def test_a_link_that_is_given_is_completed_from_the_disk(paths: Paths) -> None:
     save_link(FULL, paths)
     assert resolve_link(str(BARE), paths) == FULL
     assert resolve_link("demo", paths) == FULL
+
+
+@pytest.mark.parametrize("text", ["swarm:demo", "demo?k=abc", "swarm:demo?k=abc"])
+def test_half_a_link_is_taken_for_a_link_and_not_for_a_name(text: str, paths: Paths) -> None:
+    assert is_link(text)
+    with pytest.raises(ConfigError) as caught:
+        resolve_link(text, paths)
+    assert "this home knows no swarm" not in str(caught.value)
 
 
 def test_the_links_of_a_home(paths: Paths) -> None:

@@ -18,7 +18,7 @@ from swarmnode.strategies.merging.rules import (
     find_rule,
     mixed_values,
 )
-from swarmnode.strategies.merging.slot import GroupMerge
+from swarmnode.strategies.merging.slot import GroupMerge, is_mild
 from swarmnode.tensor.codec import get_codec
 from swarmnode.tensor.pieces import Part, cut_chunks
 
@@ -280,6 +280,12 @@ def test_bristle_takes_the_nearest_and_by_chance_some_of_the_rest():
     np.testing.assert_allclose(sorted(found), [(4 - 1) / 5], rtol=1e-6)
 
 
+@pytest.mark.parametrize("n", [2, 3])
+def test_bristle_of_two_or_three_keeps_its_own(n):
+    rows = np.array([[1.0], [1.5], [2.0]], np.float32)[:n]
+    assert [float(made("bristle", rows, own=own)[0][0]) for own in range(n)] == [*rows[:, 0]]
+
+
 def test_flag_keeps_what_vectors_have_in_common():
     rows = np.zeros((6, 8), np.float32)
     rows[:, 0] = 3.0
@@ -287,6 +293,13 @@ def test_flag_keeps_what_vectors_have_in_common():
     (found,) = made("flag", rows)
     np.testing.assert_allclose(found[0], 3.0, rtol=1e-3)
     assert np.abs(found[1:]).max() < 0.01
+
+
+def test_honest_models_differ_by_a_tenth_and_a_little_more():
+    assert is_mild(1.0, 1.1)
+    assert is_mild(0.0, 0.01), "near convergence"
+    assert not is_mild(1.0, 1.15)
+    assert not is_mild(0.0, 0.05)
 
 
 def test_nothing_learnt_gives_nothing():

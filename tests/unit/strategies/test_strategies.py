@@ -4,6 +4,7 @@ import math
 import random
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 
@@ -19,8 +20,10 @@ from swarmnode.strategies.base import (
     TaskFacts,
 )
 from swarmnode.strategies.dadao import Dadao
+from swarmnode.strategies.installed import installed_strategies
+from swarmnode.strategies.merging.slot import Reason
 from swarmnode.strategies.pair_average import PairAverage
-from swarmnode.strategies.registry import build_strategy
+from swarmnode.strategies.registry import build_strategy, find_strategy
 from swarmnode.strategies.topology import build_graph, complete_mixing, graph_over
 from swarmnode.tensor.layout import Layout
 
@@ -150,6 +153,13 @@ def test_wrong_names_and_settings_are_named():
 IDS = tuple(bytes([n]) * 32 for n in range(1, 9))
 
 
+@pytest.mark.parametrize("name", installed_strategies())
+def test_what_is_not_said_is_what_might_be_said(name):
+    """A default is checked only where it is said."""
+    parse = find_strategy(name).parse
+    assert parse(msgspec.to_builtins(parse({}))) == parse({})
+
+
 def context(members, topology="", numel=3):
     return Context(
         self_id=IDS[0],
@@ -160,6 +170,16 @@ def context(members, topology="", numel=3):
         facts=TaskFacts("lsq", 0.5, 2.0),
         topology=graph_over(topology, len(members)),
     )
+
+
+def test_a_pair_is_weighed_where_the_swarm_says_so_and_nowhere_else():
+    nonsense = torch.full((3,), math.nan)
+    for weighs, refusal in ((None, None), (True, Reason.NOT_FINITE)):
+        strategy = PairAverage({"every": 4}, torch.zeros(3))
+        begun = context(IDS[:2])
+        strategy.start(begun if weighs is None else replace(begun, weighs=weighs))
+        intent, sent = snapshot(strategy)
+        assert strategy.weigh(exchange(intent, sent, nonsense)).refusal is refusal
 
 
 def test_a2cid2_tunes_itself_to_the_members_that_are_there():
@@ -246,3 +266,4 @@ def test_dadao_alone_takes_gradients_and_calls_no_peer():
     assert (strategy.x < 0).all()
     strategy.on_membership(IDS[:2])
     assert strategy.clock_rate() > 0
+    assert strategy.pace() == 1.0, "at full speed until exchanges fail"

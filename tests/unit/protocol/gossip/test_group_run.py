@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group import GroupCore
-from swarmnode.protocol.gossip.group_events import Begin, Received, Send
+from swarmnode.protocol.gossip.group_events import Begin, HeldRound, PeerSilent, Received, Send
 from swarmnode.wire.exchange.group import Enlist, Flush
 
 SELF, OTHER, THIRD, LEFT_OUT, STALLER = (PeerId(bytes([n]) * 32) for n in range(1, 6))
@@ -52,3 +53,33 @@ def test_none_goes_without_another_on_the_word_of_one_that_held_rounds(
 def test_one_that_has_not_come_is_left_out_on_any_word() -> None:
     told = views_told(came=(OTHER, THIRD, STALLER), doubted=frozenset({STALLER}))
     assert told[-1] == FEWEST
+
+
+def told_by_all(*members: PeerId) -> GroupCore:
+    """Return the core of the first, which has heard since 100.0 that the others are there."""
+    core = GroupCore(members[0])
+    core.handle(Begin(GID, members, 5, 1.0, 5.0, 70.0), 100.0)
+    for peer in members[1:]:
+        core.handle(Received(peer, Enlist(GID, False)), 100.5)
+    return core
+
+
+def test_who_is_silent_is_left_out_and_charged_with_the_time_for_which_it_was_waited_for() -> None:
+    core = told_by_all(SELF, OTHER, THIRD)
+    everyone = tuple(map(bytes, (SELF, OTHER, THIRD)))
+    core.handle(Received(OTHER, Flush(GID, everyone, ())), 100.6)
+    assert core.statistics().views_total == 1
+    while core.statistics().views_total == 1:
+        now = core.next_deadline()
+        assert now is not None
+        core.handle_deadline(now)
+    assert now == 100.5 + limits.GROUP_FLUSH_S
+    charged = [each for each in core.poll_effects() if isinstance(each, HeldRound)]
+    assert charged == [HeldRound(GID, THIRD, limits.GROUP_FLUSH_S)]
+    assert core.statistics().views_total == 2
+
+
+def test_of_two_members_neither_goes_on_alone_while_the_other_may_be_slow() -> None:
+    core = told_by_all(SELF, OTHER)
+    core.handle(PeerSilent(OTHER), 101.0)
+    assert core.statistics().running == 1
