@@ -55,9 +55,8 @@ _DEADLINE_S = 60.0
 # So small that no step changes a weight. Else two models walk away from each other while a line
 # finds its rate, and the guard of exchanges has its say in what is measured of the line.
 _LR = 1e-30
-# What can be punched has been by then. Now and then a first try by datagrams comes to nothing; the
-# next one follows UPGRADE_PAUSE_S_MIN later.
-_SETTLE_S = 70.0
+# What can be punched has been by then: a try is at most this long after the session began.
+_SETTLE_S = 25.0
 # Kinds whose TCP mapping is another one for each destination, and those without any UDP.
 _SYMMETRIC = ("symmetric", "cgnat-sym")
 _TCP_ONLY = ("udp-blocked", "tcp-443")

@@ -14,6 +14,10 @@ runs on WebRTC goes on trying what stands above it, by signals through a relay o
 channel breaks, the session finds a way through a relay again, and this begins anew. Most nodes
 reach every peer directly: this is imported when the first session runs through a relay (``nat``).
 
+Nodes that start together dial each other at the same moment, and keep one of the two sessions. The
+tries belong to that one from then on, as perhaps the other side is to ask now; what was begun for
+the other one is finished, as it leads to the same peer.
+
 Two and three are in ``ways.py``.
 """
 
@@ -76,7 +80,7 @@ class Upgrader:
         self._own_id = own_id
         self._ways = ways
         self._env = env
-        self._trying: dict[PeerId, trio.Event] = {}  # set when the session is elsewhere, or over
+        self._trying: dict[Session, trio.Event] = {}  # set when it is elsewhere, over or replaced
         self._limit = trio.CapacityLimiter(limits.UPGRADES_CONCURRENT_MAX)
         self._tasks = Tasks()
         network.watchers.append(self)
@@ -93,16 +97,16 @@ class Upgrader:
 
     def session_opened(self, session: Session) -> None:
         """Part of ``SessionWatcher``; also of sessions that go on over another channel."""
-        if session.peer in self._trying:
-            self._trying[session.peer].set()
-        elif self._tasks.are_open and _is_poor(session):
-            self._trying[session.peer] = trio.Event()
+        self.look_again(session.peer)
+        if self._tasks.are_open and session not in self._trying and self._is_to_better(session):
+            self._trying[session] = trio.Event()
             self._tasks.start_soon(self._go_on_trying, session)
 
     def look_again(self, peer: PeerId) -> None:
         """This peer is said to be somewhere else: perhaps it can be dialled there."""
-        if peer in self._trying:
-            self._trying[peer].set()
+        for session, changed in self._trying.items():
+            if session.peer == peer:
+                changed.set()
 
     def session_closed(self, session: Session) -> None:
         """Part of ``SessionWatcher``."""
@@ -186,25 +190,31 @@ class Upgrader:
 
     # --- trying -----------------------------------------------------------------------------
 
+    def _is_to_better(self, session: Session) -> bool:
+        """Whether it is the one with its peer, and poor; one that was replaced lives on a while."""
+        return self._network.sessions.get(session.peer) is session and _is_poor(session)
+
     async def _go_on_trying(self, session: Session) -> None:
         peer, pause_s = session.peer, limits.UPGRADE_PAUSE_S_MIN
         try:
-            while _is_poor(session):
-                changed = self._trying[peer] = trio.Event()
+            while self._is_to_better(session):
+                changed = self._trying[session] = trio.Event()
                 path = path_of(session.channel_description)
                 async with self._limit:
-                    self._whys[peer] = await self._try_all(session)
+                    whys = await self._try_all(session)
+                if not self._is_to_better(session):
+                    return
+                self._whys[peer] = whys
                 if path_of(session.channel_description) != path:  # better: no cause to hurry
-                    changed = self._trying[peer] = trio.Event()
+                    changed = self._trying[session] = trio.Event()
                 with trio.move_on_after(pause_s * self._env.rng.uniform(0.75, 1.25)):
                     await changed.wait()
                     pause_s = limits.UPGRADE_PAUSE_S_MIN / 2  # another relay is another chance
                 pause_s = min(2 * pause_s, limits.UPGRADE_PAUSE_S_MAX)
         finally:
-            del self._trying[peer]
-            self._whys.pop(peer, None)
-        if peer in self._network.sessions:  # anew, as it was lost meanwhile, or relayed once more
-            self.session_opened(self._network.sessions[peer])
+            del self._trying[session]
+            if not any(other.peer == peer for other in self._trying):
+                self._whys.pop(peer, None)
 
     async def _try_all(self, session: Session) -> tuple[str, ...]:
         """Try every kind of way once; return why each did not work, nothing if one did."""
@@ -214,9 +224,9 @@ class Upgrader:
             if session.outbound:
                 await trio.sleep(limits.RELAY_HEAD_START_S)
                 for path, way in self._ways():
-                    if _is_better(path, session):
+                    if self._is_to_better(session) and _is_better(path, session):
                         await self._try(session, path, partial(self._invite, way=way), whys)
-            if not _is_poor(session):
+            if not self._is_to_better(session):
                 nursery.cancel_scope.cancel()
         is_relayed = path_of(session.channel_description) == "relay"
         return tuple(whys) if is_relayed and not session.is_closed else ()
@@ -237,7 +247,8 @@ class Upgrader:
             whys.append(f"{path}: {str(error).removeprefix(f'{path}: ')}")
             _log.debug("no better way", peer=session.peer.short, path=path, why=str(error))
         if path != "direct":  # dials are counted where they are made
-            self._network.ways.tried[path, "failed" if _is_better(path, session) else "ok"] += 1
+            now = self._network.sessions.get(session.peer, session)
+            self._network.ways.tried[path, "failed" if _is_better(path, now) else "ok"] += 1
 
     async def _dial_direct(self, session: Session) -> None:
         """Dial the peer's own addresses, all at once; raises what the last one said."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import pytest
@@ -11,144 +9,20 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.transport.upgrade import Upgrader, Whys
+from swarmnode.daemon.transport.upgrade import Upgrader
 from swarmnode.errors import DeadlineExceeded, DialFailed, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
-from swarmnode.net.paths import path_of
 from swarmnode.net.relays.address import RelayAddress
 from swarmnode.net.relays.legs import RelayedChannel
-from swarmnode.net.session import Session
-from swarmnode.testing.memory_network import MemoryChannel
-from tests.kits.party_kit import Party, parties
-
-RELAY = PeerId(b"r" * 32)
-SECOND_LISTENER = "-relayed"  # of a node's second listener, to which its relay leads
-
-
-class Described:
-    """A channel in memory that says to be of another kind."""
-
-    def __init__(self, channel: MemoryChannel, word: str) -> None:
-        self.description = word
-        self.send_all, self.send_nowait = channel.send_all, channel.send_nowait
-        self.receive_into, self.aclose = channel.receive_into, channel.aclose
-
-
-class Way:
-    """A kind of way that the first node is the one to ask for.
-
-    Attributes:
-        began_at: when it was asked for, by either node.
-        works: whether a channel comes about.
-        word: with which the channels' descriptions begin; "": with that of channels in memory.
-        via: the neighbour that helps.
-    """
-
-    def __init__(self, pair: Pair, lasts_s: float = 0.5) -> None:
-        self.pair = pair
-        self.lasts_s = lasts_s
-        self.works = True
-        self.word = ""
-        self.via = RELAY
-        self.began_at: list[float] = []
-        self.far: list[MemoryChannel] = []
-
-    async def invite(self, peer: PeerId, via: PeerId) -> Channel:
-        assert via == self.via
-        self.began_at.append(trio.current_time())
-        await trio.sleep(self.lasts_s)
-        if not self.works:
-            raise DialFailed("no answer")
-        own, other = self.pair.of(peer)
-        near, far = own.links.link(own.name, other.name)
-        self.far.append(far)
-        self.pair.nursery.start_soon(self._take, other, own.peer, self._described(far))
-        return self._described(near)
-
-    def _described(self, channel: MemoryChannel) -> Channel:
-        return Described(channel, self.word) if self.word else channel
-
-    async def _take(self, other: Party, own: PeerId, far: Channel) -> None:
-        await self.pair.upgraders[other.peer].take(own, far)
-
-
-class Pair:
-    """Two nodes, the first of which has dialled the second through a relay."""
-
-    def __init__(self, a: Party, b: Party, nursery: trio.Nursery) -> None:
-        self.a, self.b, self.nursery = a, b, nursery
-        self.upgraders: dict[PeerId, Upgrader] = {}
-        self.whys: dict[PeerId, Whys] = {}
-        self.first, self.second = Way(self), Way(self)
-        for own, other in ((a, b), (b, a)):
-            own.network.ways.dial_relayed = self._dials_relayed(own, other)
-            own.network.keepers.append(lambda _peer: True)
-            self.may_be_at(own, other, is_direct=False)
-            self.whys[own.peer] = {}
-            self.upgraders[own.peer] = Upgrader(
-                own.network,
-                own_id=own.peer,
-                ways=lambda: (("punched-tcp", self.first), ("rtc", self.second)),
-                whys=self.whys[own.peer],
-                env=own.env,
-            )
-
-    def of(self, peer: PeerId) -> tuple[Party, Party]:
-        """Return the node that asks for a way to ``peer``, and that peer."""
-        return (self.a, self.b) if peer == self.b.peer else (self.b, self.a)
-
-    def may_be_at(self, own: Party, other: Party, *, is_direct: bool) -> None:
-        known = [str(RelayAddress(RELAY, f"mem:{other.name}{SECOND_LISTENER}", other.peer))]
-        known += [other.address] if is_direct else []
-        own.network.addresses_of = lambda _peer: tuple(known)
-
-    def _dials_relayed(self, own: Party, other: Party) -> Callable[[str], Awaitable[Channel]]:
-        async def dial(address: str) -> Channel:
-            leg = await own.transport.dial(RelayAddress.parse(address).address)
-            return RelayedChannel(leg, "relay:sn1r@mem:r", RELAY)
-
-        return dial
-
-    async def open_doors(self) -> None:
-        """Let both be reached through the relay too."""
-        for party in (self.a, self.b):
-            transport = party.links.transport(party.name + SECOND_LISTENER)
-            accept = party.network.listener.accept
-
-            async def accept_relayed(channel: Channel, accept: object = accept) -> None:
-                await accept(RelayedChannel(channel, "relay:sn1r@mem:r", RELAY))  # type: ignore[operator]
-
-            await self.nursery.start(
-                transport.serve, f"mem:{party.name}{SECOND_LISTENER}", accept_relayed
-            )
-
-    async def meet(self) -> Session:
-        relayed = str(RelayAddress(RELAY, f"mem:{self.b.name}{SECOND_LISTENER}", self.b.peer))
-        return await self.a.network.connect(self.b.peer, (relayed,))
-
-    @property
-    def theirs(self) -> Session:
-        session = self.b.session(self.a)
-        assert session is not None
-        return session
-
-    def paths(self) -> set[str]:
-        """Return the kinds of way that both sides see; in-memory ones are of no kind."""
-        sessions = (self.a.session(self.b), self.b.session(self.a))
-        return {path_of(each.channel_description) for each in sessions if each is not None}
-
-
-@asynccontextmanager
-async def pair(names: str = "ab") -> AsyncIterator[Pair]:
-    async with parties(*names) as (a, b), trio.open_nursery() as nursery:
-        made = Pair(a, b, nursery)
-        await made.open_doors()
-        for upgrader in made.upgraders.values():
-            await nursery.start(upgrader.run)
-        yield made
-        nursery.cancel_scope.cancel()
-
+from tests.kits.party_kit import parties
+from tests.unit.daemon.transport.upgrade_kit import (
+    RELAY,
+    SECOND_LISTENER,
+    Described,
+    Pair,
+    pair,
+)
 
 # --- moving -------------------------------------------------------------------------------------
 
@@ -397,6 +271,36 @@ async def test_a_session_that_was_made_anew_is_tried_as_well(autojump_clock: Moc
         await trio.sleep(5)
         assert new.resumed == 1
         assert p.paths() == {"other"}
+
+
+# Of a channel in memory, and how much later the smaller id dials: its session is the second one
+# at both, at itself only, and after the other side has begun to try.
+@pytest.mark.parametrize(("delay_s", "late_s"), [(0.01, 0.02), (0.01, 0.0), (0.2, 0.5)])
+async def test_of_two_nodes_that_dial_each_other_one_tries_at_once(
+    autojump_clock: MockClock, delay_s: float, late_s: float
+) -> None:
+    """Else nodes that start together are relayed for half a minute."""
+    async with pair(delay_s=delay_s) as p:
+        smaller, greater = sorted((p.a, p.b), key=lambda each: each.peer)
+        p.first.works = False
+        p.first.lasts_s = limits.PUNCH_S  # longer than a session that was replaced lives on
+        smaller.transport.dial_s = late_s
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(p.meet, smaller, greater)
+            nursery.start_soon(p.meet, greater, smaller)
+        await trio.sleep(10)
+        assert p.paths() == {"other"}
+        session = smaller.session(greater)
+        assert session is not None
+        assert session.outbound
+        assert session.resumed == 1
+        assert [each.is_closed for each in smaller.opened] == [True, False], "they have crossed"
+        assert len(p.second.began_at) == 1, "one side asks"
+        tried = [each.network.ways.tried for each in (p.a, p.b)]
+        assert sum(each["punched-tcp", "failed"] for each in tried) == len(p.first.began_at)
+        assert sum(each["rtc", "ok"] for each in tried) == 1
+        await trio.sleep(60)
+        assert p.whys == {p.a.peer: {}, p.b.peer: {}}
 
 
 async def test_a_session_that_ends_is_tried_no_more(autojump_clock: MockClock) -> None:
