@@ -3,10 +3,11 @@
 import pytest
 
 from swarmnode.bench.learning import outcome
-from swarmnode.bench.learning.jobs import Evaluation, Job, Trained, parse_jobs
+from swarmnode.bench.learning.jobs import CONFIG, Evaluation, Job, Trained, parse_jobs
 from swarmnode.bench.learning.run import BASELINE_LRS, TASK_LR, deal_jobs, swarm_lr
 from swarmnode.cli.bench import _json_object, _seeds
 from swarmnode.errors import ConfigError
+from swarmnode.tasks.bytes_lm import BytesLM
 
 
 def _job(nodes: int, steps: int = 10) -> Job:
@@ -96,3 +97,7 @@ def test_settings_are_a_json_object() -> None:
     assert _json_object('{"every": 8}', "--settings") == {"every": 8}
     with pytest.raises(ConfigError, match="--settings: expected a JSON object"):
         _json_object("[1]", "--settings")
+
+
+def test_what_is_trained_is_the_task_as_it_is_created() -> None:
+    assert BytesLM.Config(**CONFIG) == BytesLM.Config()
