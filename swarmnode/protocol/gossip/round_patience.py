@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swarmnode import limits
 from swarmnode.ids import PeerId
@@ -132,10 +132,12 @@ class Roll:
         self._begin = begin
         self._opened_at = self._last_at = now
         self._quorum_at: float | None = None  # when a majority of the electorate had come
+        self._behind = set(begin.behind)  # those of them that have not come
 
     def add(self, peer: PeerId, now: float) -> None:
         """A member has come."""
         self.came.add(peer)
+        self._behind.discard(peer)
         self._last_at = now
         if self._quorum_at is None and has_majority(self._begin.electorate, self.came):
             self._quorum_at = now
@@ -143,6 +145,7 @@ class Roll:
     def remove(self, peer: PeerId) -> None:
         """A member is gone."""
         self.came.discard(peer)
+        self._behind.discard(peer)
 
     def is_complete(self, members: Iterable[PeerId]) -> bool:
         """Whether all of these have come."""
@@ -156,7 +159,8 @@ class Roll:
     def closes_at(self) -> float:
         """When it is closed without those who are missing."""
         begin = self._begin
-        closes_at = self._opened_at + begin.enlist_s
+        is_held = bool(self._behind)
+        closes_at = self._opened_at + max(begin.enlist_s, begin.behind_s * is_held)
         if not begin.quorum_s:
             return closes_at
         if self._quorum_at is None:  # waiting costs nothing, and alone nothing comes of it
@@ -172,12 +176,15 @@ class Waits:
         stage_s: how long a stage may last.
         silence_s: how long one of these may send nothing; 0: stage_s.
         thin: those of them for whom the stages were stretched.
+        behind, behind_s: those of them for whom the roll is held, and how long.
     """
 
     members: tuple[PeerId, ...]
     stage_s: float
     silence_s: float = 0.0
     thin: frozenset[PeerId] = frozenset()
+    behind: frozenset[PeerId] = frozenset()
+    behind_s: float = 0.0
 
 
 class RoundPatience:
@@ -189,6 +196,39 @@ class RoundPatience:
         self._thin_again_at = -math.inf  # when a round may wait for members on thin lines
         self._in_vain: dict[PeerId, float] = {}  # until when it does not for one of them
         self._is_alone = False  # the last that waited for them was without them: others did not
+        self._behind: dict[PeerId, float] = {}  # members that lack means, and when they showed it
+        self._behind_again_at = -math.inf  # when a roll may be held for one of these
+        self._vain_until: dict[PeerId, float] = {}  # until when for none of them
+
+    def note_behind(self, peer: PeerId, now: float) -> None:
+        """A member calls to a mean that was made without it: it will ask for slow weights."""
+        self._behind[peer] = now
+
+    def holding(
+        self, waits: Waits, members: tuple[PeerId, ...], now: float, behind_s: float
+    ) -> Waits:
+        """Return how the next round waits if its roll is held for members that are behind.
+
+        What such a member fetches is behind again at the next mean. Where means follow each other
+        without a pause it would never come, so now and then the others stay where they are until
+        it has caught up.
+
+        Args:
+            behind_s: how long it takes to catch up.
+        """
+        since = now - max(limits.ROUND_BEHIND_S_MAX, behind_s)
+        self._behind = {peer: at for peer, at in self._behind.items() if at >= since}
+        self._vain_until = {peer: at for peer, at in self._vain_until.items() if at > now}
+        behind = frozenset(
+            peer
+            for peer in self._behind.keys() - self._vain_until.keys()
+            if peer in members and not self.conduct.is_silent(peer, now)
+        )
+        if now < self._behind_again_at or not behind:
+            return waits
+        held = tuple(peer for peer in members if peer in behind or peer in waits.members)
+        behind_s = min(behind_s, limits.ROUND_BEHIND_S_MAX)
+        return replace(waits, members=held, behind=behind, behind_s=behind_s)
 
     def waits(
         self,
@@ -248,6 +288,25 @@ class RoundPatience:
             if contributors and took_s > _SILENCE_SHARE * waits.stage_s:
                 until = now + limits.ROUND_THIN_AGAIN_S
                 self._in_vain |= dict.fromkeys(waits.thin - set(contributors), until)
+
+    def note_roll(
+        self, waits: Waits, contributors: Collection[PeerId], waited_s: float, now: float
+    ) -> None:
+        """A round is over that held its roll for members that were behind, or held it for none.
+
+        As with thin lines, so that what is waited is ROUND_THIN_SHARE of the time. A roll that
+        another member closed has cost nothing, and is held again: all come to it in the end.
+        """
+        for peer in contributors:
+            self._behind.pop(peer, None)
+        late = waits.behind - set(contributors)
+        is_in_vain = bool(late) and waited_s >= waits.behind_s
+        if is_in_vain or late != waits.behind:
+            again_s = waited_s * (1 / limits.ROUND_THIN_SHARE - 1)
+            self._behind_again_at = now + again_s
+            if is_in_vain:
+                until = now + max(limits.ROUND_THIN_AGAIN_S, again_s)
+                self._vain_until |= dict.fromkeys(late, until)
 
     def limit_s(self, transfer_s: float, least_s: float = 0.0) -> float:
         """Return how long a stage may last.
