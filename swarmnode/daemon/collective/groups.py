@@ -177,15 +177,14 @@ class Groups(Rounds):
         return waits
 
     def _catch_up_s(self) -> float:
-        """Return how long a member takes to fetch slow weights and to come with them.
+        """Return how long a member may take to fetch slow weights and to come with them.
 
-        From any member that gives them: the thinnest line of most is what counts, so that one that
-        lies about its own does not stretch it.
+        By the thinnest line that is put up with: what members say of theirs changes tenfold from
+        one round to the next, and one that has a faster line comes sooner, which ends the wait.
         """
-        step_s = max(self.call_s(), limits.GROUP_ENLIST_S_MIN / limits.ROUND_BEHIND_STEPS)
-        rates = sorted(rate for rate in self.lines().values() if rate > 0)
-        transfer_s = self.catch_up_bytes() / rates[len(rates) // 2] if rates else 0.0
-        return limits.ROUND_BEHIND_STEPS * step_s + limits.ROUND_THIN_SLACK * transfer_s
+        steps_s = max(limits.ROUND_BEHIND_STEPS * self.call_s(), limits.GROUP_ENLIST_S_MIN)
+        line_s = self.catch_up_bytes() / limits.EXCHANGE_RATE_BYTES_PER_S_MIN
+        return steps_s + limits.ROUND_THIN_SLACK * line_s
 
     def _begin_run(
         self, begin: events.Begin, intent: PostedIntent, made: tuple[Chunk, ...], ended: GroupEnded

@@ -76,9 +76,9 @@ async def test_one_that_comes_back_is_in_means_that_follow_each_other_at_once(
 async def test_one_that_fetches_slow_weights_for_several_rounds_is_in_means_again(
     tmp_path: Path, autojump_clock: object
 ) -> None:
-    """Lines of 100 kbit/s carry what it lacks, 800 kB, in 64 s, and a mean in a tenth of that."""
+    """Lines of 1 Mbit/s carry what it lacks, 8 MB, in 64 s, and a mean in a sixth of that."""
     async with sim_swarm(
-        tmp_path, 3, numel=100_000, worker=streaming(10, 2), settings={"upload": "100 kbit/s"}
+        tmp_path, 3, numel=1_000_000, worker=streaming(10, 2), settings={"upload": "1 Mbit/s"}
     ) as swarm:
         node = await come_back(swarm)
         before = [means_of(each) for each in swarm.nodes]

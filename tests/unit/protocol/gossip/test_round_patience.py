@@ -7,7 +7,7 @@ import math
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group_events import Begin
-from swarmnode.protocol.gossip.round_patience import Roll, RoundPatience, StageTimes
+from swarmnode.protocol.gossip.round_patience import Roll, RoundPatience, StageTimes, Waits
 
 PEERS = tuple(PeerId(bytes([n]) * 32) for n in range(1, 6))
 SELF, LATE = PEERS[0], PEERS[4]
@@ -147,3 +147,51 @@ def test_what_was_not_heard_while_this_node_stood_still_is_no_silence_of_others(
     patience = RoundPatience()
     assert not patience.note_silent(LATE, 2 * patience.answer_s(LATE), 1.0)
     assert LATE in patience.waited_for(PEERS, SELF, 1.0)
+
+
+# --- members that lack means --------------------------------------------------------------------
+
+ALL = Waits(PEERS[:4], 2.0)  # but LATE, which has held too many
+BEHIND_S = 40.0
+
+
+def held(patience: RoundPatience, now: float) -> Waits:
+    return patience.holding(ALL, PEERS, now, BEHIND_S)
+
+
+def test_a_roll_is_held_for_one_that_is_behind_whatever_it_has_held() -> None:
+    patience = RoundPatience()
+    assert held(patience, 0.0) == ALL
+    patience.note_behind(LATE, 0.0)
+    assert held(patience, 1.0) == Waits(PEERS, 2.0, behind=frozenset({LATE}), behind_s=BEHIND_S)
+    patience.note_roll(held(patience, 1.0), PEERS[:4], 2.0, 3.0)  # another one closed it
+    assert held(patience, 4.0).behind == {LATE}
+
+
+def test_one_that_has_come_is_behind_no_more_and_rolls_are_held_an_eighth_of_the_time() -> None:
+    patience = RoundPatience()
+    patience.note_behind(LATE, 0.0)
+    patience.note_roll(held(patience, 0.0), PEERS, 10.0, 10.0)
+    assert held(patience, 11.0) == ALL
+    patience.note_behind(LATE, 11.0)
+    assert held(patience, 79.0) == ALL
+    assert held(patience, 81.0).behind == {LATE}
+
+
+def test_one_for_which_a_roll_was_held_in_vain_holds_no_other_for_a_while() -> None:
+    patience = RoundPatience()
+    for now in range(0, int(limits.ROUND_THIN_AGAIN_S) + 50, 10):
+        patience.note_behind(LATE, float(now))
+        found = held(patience, float(now))
+        assert bool(found.behind) == (now in (0, 640)), now
+        if found.behind:
+            patience.note_roll(found, PEERS[:4], BEHIND_S, now + BEHIND_S)
+
+
+def test_a_roll_that_is_held_closes_as_any_once_that_one_has_come_or_is_gone() -> None:
+    begin = Begin(GID, PEERS, 4, 1.0, 3.0, TRANSFER_S, behind=frozenset({LATE}), behind_s=BEHIND_S)
+    for end in (lambda roll: roll.add(LATE, 5.0), lambda roll: roll.remove(LATE)):
+        roll = Roll(begin, SELF, 0.0)
+        assert roll.closes_at == BEHIND_S
+        end(roll)
+        assert roll.closes_at == 3.0
