@@ -242,7 +242,7 @@ class Groups(Rounds):
         made_s = how.usual_s if isinstance(how, events.Commit) else 0.0
         waits = self._waited.pop(gid)
         self.patience.note_over(waits, contributors, took_s, now)
-        self.patience.note_roll(waits, contributors, took_s - made_s, now)
+        self.patience.note_roll(waits, contributors, took_s - made_s, self._grace_s(topic), now)
         self._note_over(gid, topic, is_in_vain=isinstance(how, events.Abort))
         match how, lease:
             case events.Commit() as commit, BufferLease() as lent:

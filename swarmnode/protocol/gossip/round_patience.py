@@ -59,6 +59,8 @@ _LEFT_OUT_SHARE_MAX = 1 / 4
 # On a thin line something comes of each payload in this part of the time that all of it may take,
 # however many share the line and take their turns of some KiB.
 _SILENCE_SHARE = 1 / 2
+# Rolls held for one that is behind, and closed by members that did not hold theirs.
+_TRIES_MAX = 8
 # A timer that is later than this, in parts of what it was set to, is late for reasons of our own.
 _OWN_PAUSE = 1.25
 
@@ -199,9 +201,12 @@ class RoundPatience:
         self._behind: dict[PeerId, float] = {}  # members that lack means, and when they showed it
         self._behind_again_at = -math.inf  # when a roll may be held for one of these
         self._vain_until: dict[PeerId, float] = {}  # until when for none of them
+        self._tries: dict[PeerId, int] = {}  # rolls that were held for it and closed by another
 
     def note_behind(self, peer: PeerId, now: float) -> None:
         """A member calls to a mean that was made without it: it will ask for slow weights."""
+        since = now - limits.ROUND_BEHIND_S_MAX  # all the while it says so again, when it is due
+        self._behind = {each: at for each, at in self._behind.items() if at >= since}
         self._behind[peer] = now
 
     def holding(
@@ -216,13 +221,14 @@ class RoundPatience:
         Args:
             behind_s: how long it takes to catch up.
         """
-        since = now - max(limits.ROUND_BEHIND_S_MAX, behind_s)
-        self._behind = {peer: at for peer, at in self._behind.items() if at >= since}
         self._vain_until = {peer: at for peer, at in self._vain_until.items() if at > now}
         behind = frozenset(
             peer
-            for peer in self._behind.keys() - self._vain_until.keys()
-            if peer in members and not self.conduct.is_silent(peer, now)
+            for peer, said_at in self._behind.items()
+            if said_at + limits.ROUND_BEHIND_S_MAX >= now
+            and peer in members
+            and peer not in self._vain_until
+            and not self.conduct.is_silent(peer, now)
         )
         if now < self._behind_again_at or not behind:
             return waits
@@ -290,23 +296,35 @@ class RoundPatience:
                 self._in_vain |= dict.fromkeys(waits.thin - set(contributors), until)
 
     def note_roll(
-        self, waits: Waits, contributors: Collection[PeerId], waited_s: float, now: float
+        self,
+        waits: Waits,
+        contributors: Collection[PeerId],
+        waited_s: float,
+        grace_s: float,
+        now: float,
     ) -> None:
         """A round is over that held its roll for members that were behind, or held it for none.
 
         As with thin lines, so that what is waited is ROUND_THIN_SHARE of the time. A roll that
-        another member closed has cost nothing, and is held again: all come to it in the end.
+        another member closed has cost nothing, and is held again, a few times: all come to it in
+        the end. One that came, and then sent nothing, has cost more than that.
+
+        Args:
+            waited_s: beside what is usual.
+            grace_s: what any member is waited for.
         """
         for peer in contributors:
             self._behind.pop(peer, None)
+            self._tries.pop(peer, None)
         late = waits.behind - set(contributors)
-        is_in_vain = bool(late) and waited_s >= waits.behind_s
-        if is_in_vain or late != waits.behind:
+        if waited_s > grace_s or late != waits.behind:
             again_s = waited_s * (1 / limits.ROUND_THIN_SHARE - 1)
             self._behind_again_at = now + again_s
-            if is_in_vain:
-                until = now + max(limits.ROUND_THIN_AGAIN_S, again_s)
-                self._vain_until |= dict.fromkeys(late, until)
+        for peer in late:
+            self._tries[peer] = self._tries.get(peer, 0) + 1
+            if waited_s > grace_s or self._tries[peer] >= _TRIES_MAX:
+                del self._tries[peer]
+                self._vain_until[peer] = now + limits.ROUND_THIN_AGAIN_S
 
     def limit_s(self, transfer_s: float, least_s: float = 0.0) -> float:
         """Return how long a stage may last.

@@ -152,7 +152,7 @@ def test_what_was_not_heard_while_this_node_stood_still_is_no_silence_of_others(
 # --- members that lack means --------------------------------------------------------------------
 
 ALL = Waits(PEERS[:4], 2.0)  # but LATE, which has held too many
-BEHIND_S = 40.0
+BEHIND_S, GRACE_S = 40.0, 3.0
 
 
 def held(patience: RoundPatience, now: float) -> Waits:
@@ -164,14 +164,14 @@ def test_a_roll_is_held_for_one_that_is_behind_whatever_it_has_held() -> None:
     assert held(patience, 0.0) == ALL
     patience.note_behind(LATE, 0.0)
     assert held(patience, 1.0) == Waits(PEERS, 2.0, behind=frozenset({LATE}), behind_s=BEHIND_S)
-    patience.note_roll(held(patience, 1.0), PEERS[:4], 2.0, 3.0)  # another one closed it
+    patience.note_roll(held(patience, 1.0), PEERS[:4], 2.0, GRACE_S, 3.0)  # another closed it
     assert held(patience, 4.0).behind == {LATE}
 
 
 def test_one_that_has_come_is_behind_no_more_and_rolls_are_held_an_eighth_of_the_time() -> None:
     patience = RoundPatience()
     patience.note_behind(LATE, 0.0)
-    patience.note_roll(held(patience, 0.0), PEERS, 10.0, 10.0)
+    patience.note_roll(held(patience, 0.0), PEERS, 10.0, GRACE_S, 10.0)
     assert held(patience, 11.0) == ALL
     patience.note_behind(LATE, 11.0)
     assert held(patience, 79.0) == ALL
@@ -185,7 +185,17 @@ def test_one_for_which_a_roll_was_held_in_vain_holds_no_other_for_a_while() -> N
         found = held(patience, float(now))
         assert bool(found.behind) == (now in (0, 640)), now
         if found.behind:
-            patience.note_roll(found, PEERS[:4], BEHIND_S, now + BEHIND_S)
+            patience.note_roll(found, PEERS[:4], BEHIND_S, GRACE_S, now + BEHIND_S)
+
+
+def test_one_that_comes_in_time_and_then_sends_nothing_holds_a_few_rounds() -> None:
+    patience, held_s = RoundPatience(), 0.0
+    for now in range(0, int(limits.ROUND_THIN_AGAIN_S), 5):
+        patience.note_behind(LATE, float(now))
+        if (found := held(patience, float(now))).behind:
+            patience.note_roll(found, PEERS[:4], 2.0, GRACE_S, now + 2.0)
+            held_s += 2.0
+    assert held_s == 16.0
 
 
 def test_a_roll_that_is_held_closes_as_any_once_that_one_has_come_or_is_gone() -> None:
