@@ -7,6 +7,7 @@ the member, unless the others stay where they are until it has caught up.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ AWAY_S = 8.0
 WATCHED_S = 200.0
 
 
-def streaming(every: int, fragments: int) -> StrategyWorker:
+def streaming(every: int, fragments: int) -> Any:
     settings = {"every": every, "fragments": fragments}
     return StrategyWorker(np.zeros(0), lambda x: Streaming(settings, x), step_s=STEP_S)
 
@@ -47,7 +48,8 @@ def check_bits(swarm: SimSwarm) -> None:
     """Nodes with the same means behind them hold the same slow weights, and no mean is half one."""
     found: dict[tuple[float, ...], bytes] = {}
     for node in swarm.nodes:
-        strategy = node.worker.strategy  # type: ignore[union-attr]
+        worker: Any = node.worker
+        strategy = worker.strategy
         phi = strategy.phi.numpy().tobytes()
         assert found.setdefault(tuple(strategy.lineage.tolist()), phi) == phi
     histories = {str(node.peer): node.history for node in swarm.nodes}
