@@ -132,7 +132,7 @@ class Groups(Rounds):
         attempt = self._attempts[topic].number if topic in self._attempts else 0
         number = round_of(intent) + attempt
         waits = self._waits(members, transfer_s, made, now, number)
-        if intent.lineage is not None:
+        if topic in self._attempts:  # a mean of a lineage
             waits = self.patience.holding(waits, members, now, self._catch_up_s())
         self._waited[gid] = waits
         begin = events.Begin(
