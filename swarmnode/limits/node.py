@@ -268,8 +268,9 @@ ROUND_THIN_SLACK = 1.5
 ROUND_THIN_AGAIN_S = 600.0
 # A roll is held for a member that fetches the slow weights which the others stand behind, so long
 # at the most: those of four million parameters, 32 MB, at 1 Mbit/s with ROUND_THIN_SLACK. A member
-# that lies about being behind holds one such roll. The next comes after seven times as long
-# (ROUND_THIN_SHARE) at the least, and for the same member after ROUND_THIN_AGAIN_S.
+# that lies about being behind holds one such roll, or several that last as long together. The next
+# comes after seven times as long (ROUND_THIN_SHARE), and for the same member after
+# ROUND_THIN_AGAIN_S.
 ROUND_BEHIND_S_MAX = 400.0
 # From the opening of that roll to the member's coming, in longest steps: the giver copies at the
 # end of one, the member makes room at the end of one, takes over at the next, and comes with one.

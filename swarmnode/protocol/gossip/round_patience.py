@@ -59,8 +59,9 @@ _LEFT_OUT_SHARE_MAX = 1 / 4
 # On a thin line something comes of each payload in this part of the time that all of it may take,
 # however many share the line and take their turns of some KiB.
 _SILENCE_SHARE = 1 / 2
-# Rolls held for one that is behind, and closed by members that did not hold theirs.
-_TRIES_MAX = 8
+# A member that is behind comes to nothing a few times by no fault of its own, as where others close
+# the roll: be a wait for it shorter than what so many rolls usually take, it has these.
+_BEHIND_ROLLS_MIN = 4
 # A timer that is later than this, in parts of what it was set to, is late for reasons of our own.
 _OWN_PAUSE = 1.25
 
@@ -201,12 +202,14 @@ class RoundPatience:
         self._behind: dict[PeerId, float] = {}  # members that lack means, and when they showed it
         self._behind_again_at = -math.inf  # when a roll may be held for one of these
         self._vain_until: dict[PeerId, float] = {}  # until when for none of them
-        self._tries: dict[PeerId, int] = {}  # rolls that were held for it and closed by another
+        self._lacked_s: dict[PeerId, float] = {}  # rolls that were held for it without its coming
+        self._held_s = 0.0  # rolls for any of them, since none was held for a while
 
     def note_behind(self, peer: PeerId, now: float) -> None:
         """A member calls to a mean that was made without it: it will ask for slow weights."""
         since = now - limits.ROUND_BEHIND_S_MAX  # all the while it says so again, when it is due
         self._behind = {each: at for each, at in self._behind.items() if at >= since}
+        self._lacked_s = {each: s for each, s in self._lacked_s.items() if each in self._behind}
         self._behind[peer] = now
 
     def holding(
@@ -305,9 +308,10 @@ class RoundPatience:
     ) -> None:
         """A round is over that held its roll for members that were behind, or held it for none.
 
-        As with thin lines, so that what is waited is ROUND_THIN_SHARE of the time. A roll that
-        another member closed has cost nothing, and is held again, a few times: all come to it in
-        the end. One that came, and then sent nothing, has cost more than that.
+        As with thin lines, so that what is waited is ROUND_THIN_SHARE of the time. Until that is
+        as much as one of them takes to come, rolls are held again: others that do not hold theirs
+        close them, at no cost, and all come to it in the end. In one sum, so that one that comes
+        and sends nothing, or leaves, gains no more by many short waits than by a long one.
 
         Args:
             waited_s: beside what is usual.
@@ -315,15 +319,21 @@ class RoundPatience:
         """
         for peer in contributors:
             self._behind.pop(peer, None)
-            self._tries.pop(peer, None)
+            self._lacked_s.pop(peer, None)
+        if not waits.behind:
+            return
         late = waits.behind - set(contributors)
-        if waited_s > grace_s or late != waits.behind:
-            again_s = waited_s * (1 / limits.ROUND_THIN_SHARE - 1)
-            self._behind_again_at = now + again_s
+        most_s = max(waits.behind_s, _BEHIND_ROLLS_MIN * grace_s)
+        self._held_s += waited_s
+        if late != waits.behind or self._held_s >= most_s:
+            self._behind_again_at = now + self._held_s * (1 / limits.ROUND_THIN_SHARE - 1)
+            self._held_s = 0.0
         for peer in late:
-            self._tries[peer] = self._tries.get(peer, 0) + 1
-            if waited_s > grace_s or self._tries[peer] >= _TRIES_MAX:
-                del self._tries[peer]
+            # Rolls that cost nothing have an end as well.
+            lacked_s = max(waited_s, limits.EXCHANGE_ANSWER_S_MIN)
+            self._lacked_s[peer] = self._lacked_s.get(peer, 0.0) + lacked_s
+            if self._lacked_s[peer] >= most_s:
+                del self._lacked_s[peer]
                 self._vain_until[peer] = now + limits.ROUND_THIN_AGAIN_S
 
     def limit_s(self, transfer_s: float, least_s: float = 0.0) -> float:

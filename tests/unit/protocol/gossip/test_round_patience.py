@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group_events import Begin
@@ -188,14 +190,55 @@ def test_one_for_which_a_roll_was_held_in_vain_holds_no_other_for_a_while() -> N
             patience.note_roll(found, PEERS[:4], BEHIND_S, GRACE_S, now + BEHIND_S)
 
 
-def test_one_that_comes_in_time_and_then_sends_nothing_holds_a_few_rounds() -> None:
-    patience, held_s = RoundPatience(), 0.0
-    for now in range(0, int(limits.ROUND_THIN_AGAIN_S), 5):
+@pytest.mark.parametrize(("waited_s", "rolls"), [(2.0, 20), (25.0, 2), (0.0, 80)])
+def test_one_that_never_comes_holds_rolls_for_as_long_as_it_takes_to_come(
+    waited_s: float, rolls: int
+) -> None:
+    """As it comes and sends nothing, or leaves in time; one that costs nothing has an end too."""
+    patience, now, n_held, held_s = RoundPatience(), 0.0, 0, 0.0
+    while now < limits.ROUND_THIN_AGAIN_S:
+        patience.note_behind(LATE, now)
+        found = held(patience, now)
+        now += 3.0
+        if found.behind:
+            now += waited_s
+            n_held, held_s = n_held + 1, held_s + waited_s
+            patience.note_roll(found, PEERS[:4], waited_s, GRACE_S, now)
+    assert n_held == rolls
+    assert held_s < 2 * BEHIND_S
+
+
+def test_many_that_never_come_hold_rolls_an_eighth_of_the_time() -> None:
+    patience, now, held_s, turn = RoundPatience(), 0.0, 0.0, 0
+    while now < 10_000:
+        liar = PeerId(bytes([100 + turn % 50]) * 32)
+        turn += 1
+        patience.note_behind(liar, now)
+        found = patience.holding(ALL, (*PEERS, liar), now, BEHIND_S)
+        waited_s = 2.5 * len(found.behind)
+        now += 0.5 + waited_s
+        held_s += waited_s
+        patience.note_roll(found, PEERS[:4], waited_s, GRACE_S, now)
+    assert held_s <= now * limits.ROUND_THIN_SHARE + 2 * BEHIND_S
+
+
+def test_what_rolls_wait_that_are_held_for_none_does_not_count() -> None:
+    """Else members differ in whether they hold the next, and those that do not close it."""
+    patience = RoundPatience()
+    patience.note_roll(held(patience, 0.0), PEERS[:4], 2 * GRACE_S, GRACE_S, 10.0)
+    patience.note_behind(LATE, 10.0)
+    assert held(patience, 11.0).behind == {LATE}
+
+
+def test_a_roll_is_held_on_after_others_have_closed_some_of_them() -> None:
+    """What it fetches takes a while, and those that did not hold theirs come to it."""
+    patience = RoundPatience()
+    for now in range(0, 48, 4):
         patience.note_behind(LATE, float(now))
-        if (found := held(patience, float(now))).behind:
-            patience.note_roll(found, PEERS[:4], 2.0, GRACE_S, now + 2.0)
-            held_s += 2.0
-    assert held_s == 16.0
+        found = held(patience, float(now))
+        assert found.behind == {LATE}, now
+        patience.note_roll(found, PEERS[:4], 1.0, GRACE_S, now + 3.0)
+    assert held(patience, 49.0).behind_s == BEHIND_S
 
 
 def test_a_roll_that_is_held_closes_as_any_once_that_one_has_come_or_is_gone() -> None:
