@@ -243,8 +243,8 @@ def test_a_roll_is_held_on_after_others_have_closed_some_of_them() -> None:
 
 def test_a_roll_that_is_held_closes_as_any_once_that_one_has_come_or_is_gone() -> None:
     begin = Begin(GID, PEERS, 4, 1.0, 3.0, TRANSFER_S, behind=frozenset({LATE}), behind_s=BEHIND_S)
-    for end in (lambda roll: roll.add(LATE, 5.0), lambda roll: roll.remove(LATE)):
-        roll = Roll(begin, SELF, 0.0)
-        assert roll.closes_at == BEHIND_S
-        end(roll)
-        assert roll.closes_at == 3.0
+    come, gone = Roll(begin, SELF, 0.0), Roll(begin, SELF, 0.0)
+    assert come.closes_at == gone.closes_at == BEHIND_S
+    come.add(LATE, 5.0)
+    gone.remove(LATE)
+    assert come.closes_at == gone.closes_at == 3.0
