@@ -266,6 +266,15 @@ ROUND_THIN_STAGE_S_MAX = 90.0
 ROUND_THIN_SLACK = 1.5
 # One for which a round waited in vain is not waited for again before: a laptop's pause is over.
 ROUND_THIN_AGAIN_S = 600.0
+# A roll is held for a member that fetches the slow weights which the others stand behind, so long
+# at the most: those of four million parameters, 32 MB, at 1 Mbit/s with ROUND_THIN_SLACK. A member
+# that lies about being behind holds one such roll, or several that last as long together. The next
+# comes after seven times as long (ROUND_THIN_SHARE), and for the same member after
+# ROUND_THIN_AGAIN_S.
+ROUND_BEHIND_S_MAX = 400.0
+# From the opening of that roll to the member's coming, in longest steps: the giver copies at the
+# end of one, the member makes room at the end of one, takes over at the next, and comes with one.
+ROUND_BEHIND_STEPS = 5
 # Shares and sums at home uplinks; the shell passes what fits the size, this bounds it.
 GROUP_TRANSFER_S_MAX = 600.0
 # A control message that was lost is sent again after so long: ten times before its sender is
@@ -285,6 +294,9 @@ GROUP_ENLIST_SHARE = 0.75
 GROUP_ENLIST_S_MIN = 2.0
 # Pulls that are answered at once, each with a payload in memory while it is sent.
 PULL_ANSWERS_MAX = 2
+# How long a member that asks for slow weights is let wait for the mean that is being made: what
+# stands before it is behind when it arrives. Half of what the asker waits for.
+PULL_SETTLED_S = 30.0
 # A round of the log is one message with a record of each; larger swarms do not agree on it in time.
 LOG_MEMBERS_MAX = 16
 # A round of the log: 16 members, each with a record of 64 bytes, take 2.6 kB.

@@ -132,6 +132,7 @@ class CatchUps:
     is_stray: bool = False
     refused: int = 0  # answers of peers
     _is_behind: bool = False
+    _is_asking: bool = False  # an answer is on its way, which a second question would end
     _asks_left: int = 0  # for this round, where answers are refused
     _words: Words = field(default_factory=Words)
 
@@ -139,10 +140,21 @@ class CatchUps:
         """Take note that a round came to nothing."""
         self._is_behind, self._asks_left = True, _ASKS_MAX
 
+    def note_unanswered(self) -> None:
+        """Take note that no peer gave what was asked for."""
+        self._is_asking = False
+
     def due(self, pull: Callable[[], Intent]) -> list[Intent]:
-        """Return what is due after a step: one ``pull`` for a missed round, if all goes well."""
+        """Return what is due after a step: one ``pull`` for a missed round, if all goes well.
+
+        While an answer is on its way none: no answer that takes longer than a round would come to
+        its end.
+        """
+        if self._is_asking:
+            return []
         is_behind, is_stray = self._is_behind, self.is_stray
         self._is_behind = self.is_stray = False
+        self._is_asking = is_behind or is_stray
         if is_stray:
             return [replace(pull(), base_version=ANY_LINEAGE)]
         return [pull()] if is_behind else []
@@ -158,6 +170,7 @@ class CatchUps:
 
         ``harm``: returns why vectors that are finite and in range are refused all the same.
         """
+        self._is_asking = False
         ((peer, received),) = exchange.got.items()
         place = read_place(received.views["place"])
         if isinstance(place, Place):
@@ -169,6 +182,7 @@ class CatchUps:
                 or harm(vectors)
             )
             if not why:
+                self._is_behind = self.is_stray = False  # that was said of where it stood before
                 return place
         else:
             why = place

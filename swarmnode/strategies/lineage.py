@@ -207,7 +207,9 @@ class InLineage(InRounds, InPieces):
 
     def on_abort(self, intent: Intent, why: str) -> None:
         del why
-        if intent.tag != CATCH_UP and self._turns.end(intent.base_version):
+        if intent.tag == CATCH_UP:
+            self._catch_ups.note_unanswered()
+        elif self._turns.end(intent.base_version):
             self._catch_ups.note_missed()
 
     def on_stray(self) -> None:

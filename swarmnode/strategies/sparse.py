@@ -236,7 +236,9 @@ class Sparse(InRounds, Strategy):
 
     def on_abort(self, intent: Intent, why: str) -> None:
         del why
-        if intent.tag != _CATCH_UP and self._turns.end(intent.base_version):
+        if intent.tag == _CATCH_UP:
+            self._catch_ups.note_unanswered()
+        elif self._turns.end(intent.base_version):
             self._sent = None
             self._catch_ups.note_missed()
 

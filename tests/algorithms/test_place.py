@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from swarmnode.strategies.base import Context, Exchange, Meta, Received, StepInfo, TaskFacts
+from swarmnode.strategies.base import Context, Exchange, Kind, Meta, Received, StepInfo, TaskFacts
 from swarmnode.strategies.catch_up import ROUNDS_AHEAD_MAX
 from swarmnode.strategies.registry import build_strategy
 from swarmnode.tensor.layout import Layout
@@ -141,3 +141,29 @@ def test_steps_that_would_do_harm_beside_those_of_all_others_are_left():
     assert node.x.eq(0.5).all()
     assert node.rounds.number == 5, "it is back among the others"
     assert node.contributions.weight(0) == 1.0, "what it left is in no weight"
+
+
+def asked(node, step):
+    """Return what a step makes due of catch-ups, of a node whose means all come to nothing."""
+    due = node.after_step(StepInfo(step, float(step), 1.0, 0.1))
+    for intent in due:
+        if intent.kind is Kind.GROUP:
+            node.on_abort(intent, "behind: other rounds were made since")
+    return [intent for intent in due if intent.kind is Kind.PULL]
+
+
+def test_an_answer_that_takes_longer_than_a_round_is_not_asked_for_again(node):
+    steps = range(1, 400)
+    (first,) = [step for step in steps if asked(node, step)]
+    assert 32 < first < 64
+    node.on_stray()
+    assert not asked(node, 401), "that would end the answer that is on its way"
+    node.apply(answer(node, [9, 1, 9]))
+    assert int(node.lineage[0]) == 9
+    assert not asked(node, 402)
+
+
+def test_one_that_no_peer_answers_asks_again_at_the_next_round(node):
+    (pulled,) = [intent for step in range(1, 60) for intent in asked(node, step)]
+    node.on_abort(pulled, "no peer gave catch-up")
+    assert [step for step in range(60, 120) if asked(node, step)]

@@ -131,7 +131,10 @@ class Groups(Rounds):
         transfer_s = transfer_limit_s(intent.numel)
         attempt = self._attempts[topic].number if topic in self._attempts else 0
         number = round_of(intent) + attempt
-        waits = self._waited[gid] = self._waits(members, transfer_s, made, now, number)
+        waits = self._waits(members, transfer_s, made, now, number)
+        if topic in self._attempts:  # a mean of a lineage
+            waits = self.patience.holding(waits, members, now, self._catch_up_s())
+        self._waited[gid] = waits
         begin = events.Begin(
             gid,
             waits.members,
@@ -149,6 +152,8 @@ class Groups(Rounds):
             patience_s=waits.stage_s,
             doubted=self.patience.doubted(members, now),
             silence_s=waits.silence_s,
+            behind=waits.behind,
+            behind_s=waits.behind_s,
         )
         self._begin_run(begin, intent, made, partial(self._ended, intent, gid))
 
@@ -170,6 +175,16 @@ class Groups(Rounds):
         waits = self.patience.waits(members, self._self_id, now, limits_s, needs_s, number)
         self.follows_line = line_words(waits, members, self._self_id, needs_s)
         return waits
+
+    def _catch_up_s(self) -> float:
+        """Return how long a member may take to fetch slow weights and to come with them.
+
+        By the thinnest line that is put up with: what members say of theirs changes tenfold from
+        one round to the next, and one that has a faster line comes sooner, which ends the wait.
+        """
+        steps_s = max(limits.ROUND_BEHIND_STEPS * self.call_s(), limits.GROUP_ENLIST_S_MIN)
+        line_s = self.catch_up_bytes() / limits.EXCHANGE_RATE_BYTES_PER_S_MIN
+        return steps_s + limits.ROUND_THIN_SLACK * line_s
 
     def _begin_run(
         self, begin: events.Begin, intent: PostedIntent, made: tuple[Chunk, ...], ended: GroupEnded
@@ -224,7 +239,10 @@ class Groups(Rounds):
         now = self._env.monotonic()
         took_s = now - self._running[gid][1]
         contributors = how.contributors if isinstance(how, events.Commit) else ()
-        self.patience.note_over(self._waited.pop(gid), contributors, took_s, now)
+        made_s = how.usual_s if isinstance(how, events.Commit) else 0.0
+        waits = self._waited.pop(gid)
+        self.patience.note_over(waits, contributors, took_s, now)
+        self.patience.note_roll(waits, contributors, took_s - made_s, self._grace_s(topic), now)
         self._note_over(gid, topic, is_in_vain=isinstance(how, events.Abort))
         match how, lease:
             case events.Commit() as commit, BufferLease() as lent:

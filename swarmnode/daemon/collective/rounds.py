@@ -22,6 +22,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
+import trio
+
 from swarmnode import limits
 from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
@@ -171,6 +173,7 @@ class Rounds(ABC):
         on_worker_gone: told that the next worker begins anew.
         on_record: one line of history.
         call_s: how long a member that is called may take to come; 0: not known.
+        catch_up_bytes: what a member that lacks means has to fetch; 0: not known.
         lines: what the uplink of each other member carries in a second, as it says.
         is_beside: whether others had all places at the last intent.
         follows_line: how the last round followed a thin line, in words; "": there is none.
@@ -198,6 +201,7 @@ class Rounds(ABC):
         self._failures = Failures()
         self._attempts: dict[Topic, Attempts] = {}  # of rounds in a lineage
         self._call_told_at = self._apart_told_at = -math.inf
+        self._settled = trio.Event()  # a run is over
         self._is_known = False  # to the worker, or it is dead: nothing came of the intent
         self.patience = RoundPatience()
         self.runs = GroupRuns(
@@ -214,6 +218,7 @@ class Rounds(ABC):
         self.on_worker_gone: Callable[[], None] = lambda: None
         self.on_record: Callable[[events.MeanEnded], None] = lambda _round: None
         self.call_s: Callable[[], float] = lambda: 0.0
+        self.catch_up_bytes: Callable[[], int] = lambda: 0
         self.lines: Callable[[], Mapping[PeerId, float]] = dict
         self.is_beside = False
         self.follows_line = ""
@@ -262,6 +267,18 @@ class Rounds(ABC):
         """Return the bytes of payloads sent and received, since the start."""
         return self.runs.sent_bytes, self.runs.received_bytes
 
+    async def settled(self) -> None:
+        """Wait while a round of a lineage is made: what stands before it is behind in a moment."""
+        while self._is_making:
+            await self._settled.wait()
+
+    @property
+    def _is_making(self) -> bool:
+        return any(
+            topic in self._attempts and not self.runs.is_enlisting(gid)
+            for gid, (topic, _) in self._running.items()
+        )
+
     # --- for one kind of rounds --------------------------------------------------------------
 
     @abstractmethod
@@ -296,6 +313,7 @@ class Rounds(ABC):
                 self._begin(attempts.intent, topic, self._grace_s(topic))
                 return
             if attempts.is_ahead_of(message):
+                self.patience.note_behind(peer, now)
                 self.runs.refuse(peer, message.gid, "behind: other rounds were made since")
                 return
             if not newest:
@@ -349,6 +367,8 @@ class Rounds(ABC):
     def _note_over(self, gid: bytes, topic: Topic, *, is_in_vain: bool) -> None:
         """A run has ended; one that was the newest of its topic in vain has a next attempt."""
         self._running.pop(gid, None)
+        self._settled.set()
+        self._settled = trio.Event()
         if self._newest.get(topic) != gid:
             return
         del self._newest[topic]

@@ -179,6 +179,8 @@ class IntentHandlers:
             rounds.on_apart = self._look_again
             rounds.on_end = self.lineages.round_ended
             rounds.on_worker_gone = self.lineages.worker_gone
+            rounds.catch_up_bytes = lambda: self.pulls.given_bytes
+        self.pulls.settled = lambda: self.rounds.settled()
         self.pulls.prefers, self.pulls.on_pulled = self.lineages.preferred, self.lineages.pulled
 
     def by_kind(self) -> dict[str, IntentHandler]:

@@ -13,7 +13,7 @@ holds memory, one of PULL_ANSWERS_MAX places, and no slot of the worker.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -62,6 +62,7 @@ class Pulls:
 
     Attributes:
         prefers: the peers to ask first; the others are asked as well.
+        settled: returns once what is given will last for a while.
         on_pulled: told that what a peer gave is the worker's.
         pulled_total, failed_total, given_total, declined_total: as asker, and as giver.
         refused_total: answers of peers that were implausibly large.
@@ -78,6 +79,7 @@ class Pulls:
         self._answering = 0
         self._tasks = Tasks()
         self.prefers: Callable[[], Collection[PeerId]] = tuple
+        self.settled: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         self.on_pulled: Callable[[], None] = lambda: None
         self.pulled_total = self.failed_total = self.given_total = self.declined_total = 0
         self.refused_total = 0
@@ -116,6 +118,13 @@ class Pulls:
 
     def partners_changed(self) -> None:
         """An intent is tried once, with the peers that are there: the strategy asks again."""
+
+    @property
+    def given_bytes(self) -> int:
+        """The most that a peer is given at once."""
+        return max(
+            (_payload_bytes(each, self._codec_name) for each in self._answers.values()), default=0
+        )
 
     @property
     def is_asking(self) -> bool:
@@ -259,6 +268,8 @@ class Pulls:
         answer = self._answers[request.tag, request.fragment]
         self._answering += 1
         try:
+            with trio.move_on_after(limits.PULL_SETTLED_S):
+                await self.settled()
             given, payload = await self._copy(session.peer, request, answer)
             limit_s = transfer_limit_s(answer.numel)
             with trio.move_on_after(limit_s) as scope:
@@ -307,6 +318,12 @@ class Pulls:
             self._lessor.give_back(lease, "")
         given = wire.Given(lease.step, lease.tokens, answer.weight, answer.base_version)
         return given, payload
+
+
+def _payload_bytes(intent: PostedIntent, codec_name: str) -> int:
+    """Return the size of the payload."""
+    chunks = cut_chunks(intent.views, codec_name)
+    return sum(chunk.codec.payload_bytes(chunk.numel) for chunk in chunks)
 
 
 async def _receive(stream: Stream, what: str, limit_s: float) -> wire.Message:

@@ -199,6 +199,7 @@ class GroupCore:
             and 0 <= event.quorum_s <= limits.GROUP_ENLIST_S_MAX
             and 0 < event.transfer_s <= limits.GROUP_TRANSFER_S_MAX
             and 0 <= event.silence_s <= event.patience_s <= event.transfer_s
+            and 0 <= event.behind_s <= limits.ROUND_BEHIND_S_MAX
         )
         if not is_sound:
             raise LocalProtocolError(f"a group mean out of its limits: {n_members=}, {event}")

@@ -134,6 +134,7 @@ class Begin:
         doubted: members that have held up rounds: none goes without another on their word.
         silence_s: a share of which no byte comes for so long is waited for no more, whatever
             patience_s says; 0: as that says. With it the shell tells of bytes, see Arriving.
+        behind, behind_s: members that lack means, and how long the roll stays open for these.
     """
 
     gid: bytes
@@ -153,6 +154,8 @@ class Begin:
     patience_s: float = 0.0
     doubted: frozenset[PeerId] = frozenset()
     silence_s: float = 0.0
+    behind: frozenset[PeerId] = frozenset()
+    behind_s: float = 0.0
 
     @property
     def stage_s(self) -> float:

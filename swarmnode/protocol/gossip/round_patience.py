@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swarmnode import limits
 from swarmnode.ids import PeerId
@@ -59,6 +59,9 @@ _LEFT_OUT_SHARE_MAX = 1 / 4
 # On a thin line something comes of each payload in this part of the time that all of it may take,
 # however many share the line and take their turns of some KiB.
 _SILENCE_SHARE = 1 / 2
+# A member that is behind comes to nothing a few times by no fault of its own, as where others close
+# the roll: be a wait for it shorter than what so many rolls usually take, it has these.
+_BEHIND_ROLLS_MIN = 4
 # A timer that is later than this, in parts of what it was set to, is late for reasons of our own.
 _OWN_PAUSE = 1.25
 
@@ -132,10 +135,12 @@ class Roll:
         self._begin = begin
         self._opened_at = self._last_at = now
         self._quorum_at: float | None = None  # when a majority of the electorate had come
+        self._behind = set(begin.behind)  # those of them that have not come
 
     def add(self, peer: PeerId, now: float) -> None:
         """A member has come."""
         self.came.add(peer)
+        self._behind.discard(peer)
         self._last_at = now
         if self._quorum_at is None and has_majority(self._begin.electorate, self.came):
             self._quorum_at = now
@@ -143,6 +148,7 @@ class Roll:
     def remove(self, peer: PeerId) -> None:
         """A member is gone."""
         self.came.discard(peer)
+        self._behind.discard(peer)
 
     def is_complete(self, members: Iterable[PeerId]) -> bool:
         """Whether all of these have come."""
@@ -156,7 +162,8 @@ class Roll:
     def closes_at(self) -> float:
         """When it is closed without those who are missing."""
         begin = self._begin
-        closes_at = self._opened_at + begin.enlist_s
+        is_held = bool(self._behind)
+        closes_at = self._opened_at + max(begin.enlist_s, begin.behind_s * is_held)
         if not begin.quorum_s:
             return closes_at
         if self._quorum_at is None:  # waiting costs nothing, and alone nothing comes of it
@@ -172,12 +179,15 @@ class Waits:
         stage_s: how long a stage may last.
         silence_s: how long one of these may send nothing; 0: stage_s.
         thin: those of them for whom the stages were stretched.
+        behind, behind_s: those of them for whom the roll is held, and how long.
     """
 
     members: tuple[PeerId, ...]
     stage_s: float
     silence_s: float = 0.0
     thin: frozenset[PeerId] = frozenset()
+    behind: frozenset[PeerId] = frozenset()
+    behind_s: float = 0.0
 
 
 class RoundPatience:
@@ -189,6 +199,45 @@ class RoundPatience:
         self._thin_again_at = -math.inf  # when a round may wait for members on thin lines
         self._in_vain: dict[PeerId, float] = {}  # until when it does not for one of them
         self._is_alone = False  # the last that waited for them was without them: others did not
+        self._behind: dict[PeerId, float] = {}  # members that lack means, and when they showed it
+        self._behind_again_at = -math.inf  # when a roll may be held for one of these
+        self._vain_until: dict[PeerId, float] = {}  # until when for none of them
+        self._lacked_s: dict[PeerId, float] = {}  # rolls that were held for it without its coming
+        self._held_s = 0.0  # rolls for any of them, since none was held for a while
+
+    def note_behind(self, peer: PeerId, now: float) -> None:
+        """A member calls to a mean that was made without it: it will ask for slow weights."""
+        since = now - limits.ROUND_BEHIND_S_MAX  # all the while it says so again, when it is due
+        self._behind = {each: at for each, at in self._behind.items() if at >= since}
+        self._lacked_s = {each: s for each, s in self._lacked_s.items() if each in self._behind}
+        self._behind[peer] = now
+
+    def holding(
+        self, waits: Waits, members: tuple[PeerId, ...], now: float, behind_s: float
+    ) -> Waits:
+        """Return how the next round waits if its roll is held for members that are behind.
+
+        What such a member fetches is behind again at the next mean. Where means follow each other
+        without a pause it would never come, so now and then the others stay where they are until
+        it has caught up.
+
+        Args:
+            behind_s: how long it takes to catch up.
+        """
+        self._vain_until = {peer: at for peer, at in self._vain_until.items() if at > now}
+        behind = frozenset(
+            peer
+            for peer, said_at in self._behind.items()
+            if said_at + limits.ROUND_BEHIND_S_MAX >= now
+            and peer in members
+            and peer not in self._vain_until
+            and not self.conduct.is_silent(peer, now)
+        )
+        if now < self._behind_again_at or not behind:
+            return waits
+        held = tuple(peer for peer in members if peer in behind or peer in waits.members)
+        behind_s = min(behind_s, limits.ROUND_BEHIND_S_MAX)
+        return replace(waits, members=held, behind=behind, behind_s=behind_s)
 
     def waits(
         self,
@@ -248,6 +297,44 @@ class RoundPatience:
             if contributors and took_s > _SILENCE_SHARE * waits.stage_s:
                 until = now + limits.ROUND_THIN_AGAIN_S
                 self._in_vain |= dict.fromkeys(waits.thin - set(contributors), until)
+
+    def note_roll(
+        self,
+        waits: Waits,
+        contributors: Collection[PeerId],
+        waited_s: float,
+        grace_s: float,
+        now: float,
+    ) -> None:
+        """A round is over that held its roll for members that were behind, or held it for none.
+
+        As with thin lines, so that what is waited is ROUND_THIN_SHARE of the time. Until that is
+        as much as one of them takes to come, rolls are held again: others that do not hold theirs
+        close them, at no cost, and all come to it in the end. In one sum, so that one that comes
+        and sends nothing, or leaves, gains no more by many short waits than by a long one.
+
+        Args:
+            waited_s: beside what is usual.
+            grace_s: what any member is waited for.
+        """
+        for peer in contributors:
+            self._behind.pop(peer, None)
+            self._lacked_s.pop(peer, None)
+        if not waits.behind:
+            return
+        late = waits.behind - set(contributors)
+        most_s = max(waits.behind_s, _BEHIND_ROLLS_MIN * grace_s)
+        self._held_s += waited_s
+        if late != waits.behind or self._held_s >= most_s:
+            self._behind_again_at = now + self._held_s * (1 / limits.ROUND_THIN_SHARE - 1)
+            self._held_s = 0.0
+        for peer in late:
+            # Rolls that cost nothing have an end as well.
+            lacked_s = max(waited_s, limits.EXCHANGE_ANSWER_S_MIN)
+            self._lacked_s[peer] = self._lacked_s.get(peer, 0.0) + lacked_s
+            if self._lacked_s[peer] >= most_s:
+                del self._lacked_s[peer]
+                self._vain_until[peer] = now + limits.ROUND_THIN_AGAIN_S
 
     def limit_s(self, transfer_s: float, least_s: float = 0.0) -> float:
         """Return how long a stage may last.

@@ -65,8 +65,8 @@ _MAKERS: dict[str, Callable[[torch.Tensor], Any]] = {
     "pair-average": lambda x: PairAverage({"every": 4}, x),
     "noloco": lambda x: NoLoCo({"every": 4}, x),
     "a2cid2": lambda x: A2CiD2({"rate": 0.3}, x),
-    # By rounds of two steps (4 and 2) a member that comes back stays one mean behind for ever.
-    "streaming": lambda x: Streaming({"every": 6, "fragments": 2}, x),
+    # By rounds of two steps, which a mean takes as well: there is always one on its way.
+    "streaming": lambda x: Streaming({"every": 4, "fragments": 2}, x),
     "diloco": lambda x: DiLoCo({"every": 4, "lr": 0.4}, x),
     "sparse": lambda x: Sparse({"every": 6, "kept": 32, "lr": 1.0}, x),
     "one-byte": lambda x: OneByte({"lr": 1e-3}, x),

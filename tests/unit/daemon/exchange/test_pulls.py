@@ -250,3 +250,22 @@ async def test_an_answer_that_is_implausibly_large_is_not_applied_and_another_pe
         (got,) = one.lessor.means.values()
         assert np.array_equal(got[:600], honest.lessor.vector[:600])
         assert one.pulls.refused_total == 1, "the other one was asked first"
+
+
+async def test_a_giver_waits_for_what_is_being_made_and_not_for_long(autojump_clock) -> None:
+    """What stands before a mean that is made is behind as it arrives."""
+    async with members(2) as (_made, (one, two)):
+        two.pulls.intent_posted(answer(9))
+        made = trio.Event()
+        two.pulls.settled = made.wait
+        one.pulls.intent_posted(ask())
+        await trio.sleep(5)
+        assert not two.lessor.partners
+        made.set()
+        await trio.sleep(1)
+        assert one.pulls.pulled_total == 1
+
+        two.pulls.settled = trio.sleep_forever
+        one.pulls.intent_posted(ask(2))
+        await trio.sleep(limits.PULL_SETTLED_S + 1)
+        assert one.pulls.pulled_total == 2

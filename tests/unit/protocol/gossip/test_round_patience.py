@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group_events import Begin
-from swarmnode.protocol.gossip.round_patience import Roll, RoundPatience, StageTimes
+from swarmnode.protocol.gossip.round_patience import Roll, RoundPatience, StageTimes, Waits
 
 PEERS = tuple(PeerId(bytes([n]) * 32) for n in range(1, 6))
 SELF, LATE = PEERS[0], PEERS[4]
@@ -147,3 +149,102 @@ def test_what_was_not_heard_while_this_node_stood_still_is_no_silence_of_others(
     patience = RoundPatience()
     assert not patience.note_silent(LATE, 2 * patience.answer_s(LATE), 1.0)
     assert LATE in patience.waited_for(PEERS, SELF, 1.0)
+
+
+# --- members that lack means --------------------------------------------------------------------
+
+ALL = Waits(PEERS[:4], 2.0)  # but LATE, which has held too many
+BEHIND_S, GRACE_S = 40.0, 3.0
+
+
+def held(patience: RoundPatience, now: float) -> Waits:
+    return patience.holding(ALL, PEERS, now, BEHIND_S)
+
+
+def test_a_roll_is_held_for_one_that_is_behind_whatever_it_has_held() -> None:
+    patience = RoundPatience()
+    assert held(patience, 0.0) == ALL
+    patience.note_behind(LATE, 0.0)
+    assert held(patience, 1.0) == Waits(PEERS, 2.0, behind=frozenset({LATE}), behind_s=BEHIND_S)
+    patience.note_roll(held(patience, 1.0), PEERS[:4], 2.0, GRACE_S, 3.0)  # another closed it
+    assert held(patience, 4.0).behind == {LATE}
+
+
+def test_one_that_has_come_is_behind_no_more_and_rolls_are_held_an_eighth_of_the_time() -> None:
+    patience = RoundPatience()
+    patience.note_behind(LATE, 0.0)
+    patience.note_roll(held(patience, 0.0), PEERS, 10.0, GRACE_S, 10.0)
+    assert held(patience, 11.0) == ALL
+    patience.note_behind(LATE, 11.0)
+    assert held(patience, 79.0) == ALL
+    assert held(patience, 81.0).behind == {LATE}
+
+
+def test_one_for_which_a_roll_was_held_in_vain_holds_no_other_for_a_while() -> None:
+    patience = RoundPatience()
+    for now in range(0, int(limits.ROUND_THIN_AGAIN_S) + 50, 10):
+        patience.note_behind(LATE, float(now))
+        found = held(patience, float(now))
+        assert bool(found.behind) == (now in (0, 640)), now
+        if found.behind:
+            patience.note_roll(found, PEERS[:4], BEHIND_S, GRACE_S, now + BEHIND_S)
+
+
+@pytest.mark.parametrize(("waited_s", "rolls"), [(2.0, 20), (25.0, 2), (0.0, 80)])
+def test_one_that_never_comes_holds_rolls_for_as_long_as_it_takes_to_come(
+    waited_s: float, rolls: int
+) -> None:
+    """As it comes and sends nothing, or leaves in time; one that costs nothing has an end too."""
+    patience, now, n_held, held_s = RoundPatience(), 0.0, 0, 0.0
+    while now < limits.ROUND_THIN_AGAIN_S:
+        patience.note_behind(LATE, now)
+        found = held(patience, now)
+        now += 3.0
+        if found.behind:
+            now += waited_s
+            n_held, held_s = n_held + 1, held_s + waited_s
+            patience.note_roll(found, PEERS[:4], waited_s, GRACE_S, now)
+    assert n_held == rolls
+    assert held_s < 2 * BEHIND_S
+
+
+def test_many_that_never_come_hold_rolls_an_eighth_of_the_time() -> None:
+    patience, now, held_s, turn = RoundPatience(), 0.0, 0.0, 0
+    while now < 10_000:
+        liar = PeerId(bytes([100 + turn % 50]) * 32)
+        turn += 1
+        patience.note_behind(liar, now)
+        found = patience.holding(ALL, (*PEERS, liar), now, BEHIND_S)
+        waited_s = 2.5 * len(found.behind)
+        now += 0.5 + waited_s
+        held_s += waited_s
+        patience.note_roll(found, PEERS[:4], waited_s, GRACE_S, now)
+    assert held_s <= now * limits.ROUND_THIN_SHARE + 2 * BEHIND_S
+
+
+def test_what_rolls_wait_that_are_held_for_none_does_not_count() -> None:
+    """Else members differ in whether they hold the next, and those that do not close it."""
+    patience = RoundPatience()
+    patience.note_roll(held(patience, 0.0), PEERS[:4], 2 * GRACE_S, GRACE_S, 10.0)
+    patience.note_behind(LATE, 10.0)
+    assert held(patience, 11.0).behind == {LATE}
+
+
+def test_a_roll_is_held_on_after_others_have_closed_some_of_them() -> None:
+    """What it fetches takes a while, and those that did not hold theirs come to it."""
+    patience = RoundPatience()
+    for now in range(0, 48, 4):
+        patience.note_behind(LATE, float(now))
+        found = held(patience, float(now))
+        assert found.behind == {LATE}, now
+        patience.note_roll(found, PEERS[:4], 1.0, GRACE_S, now + 3.0)
+    assert held(patience, 49.0).behind_s == BEHIND_S
+
+
+def test_a_roll_that_is_held_closes_as_any_once_that_one_has_come_or_is_gone() -> None:
+    begin = Begin(GID, PEERS, 4, 1.0, 3.0, TRANSFER_S, behind=frozenset({LATE}), behind_s=BEHIND_S)
+    come, gone = Roll(begin, SELF, 0.0), Roll(begin, SELF, 0.0)
+    assert come.closes_at == gone.closes_at == BEHIND_S
+    come.add(LATE, 5.0)
+    gone.remove(LATE)
+    assert come.closes_at == gone.closes_at == 3.0
