@@ -272,6 +272,8 @@ ROUND_THIN_AGAIN_S = 600.0
 # comes after seven times as long (ROUND_THIN_SHARE), and for the same member after
 # ROUND_THIN_AGAIN_S.
 ROUND_BEHIND_S_MAX = 400.0
+# How much longer than the first ones rounds grow that grow (docs/strategies.md, ``lengthen``).
+ROUND_LONGER_MAX = 6
 # From the opening of that roll to the member's coming, in longest steps: the giver copies at the
 # end of one, the member makes room at the end of one, takes over at the next, and comes with one.
 ROUND_BEHIND_STEPS = 5

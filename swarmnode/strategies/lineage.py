@@ -12,7 +12,7 @@ then, be it that a straggler has taken an eighth of the steps: none waits for it
 its tokens (contributions.py).
 
 Rounds may grow (``lengthen``): with c means behind a lineage, more than n, a round has
-(1 + 1/n)^(c − n) times as many steps, which is an n-th of all that were taken, and LONGEST_ROUNDS
+(1 + 1/n)^(c − n) times as many steps, which is an n-th of all that were taken, and ROUND_LONGER_MAX
 times as many at most. What a swarm sends in a long training is that much less.
 
 A node that a mean was made without has other slow weights than the rest. So these have a version, a
@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from swarmnode import limits
 from swarmnode.strategies.base import (
     Context,
     Exchange,
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from swarmnode.strategies.merging.best_of import Trials
 
 CATCH_UP = "catch-up"
-LONGEST_ROUNDS = 6  # times as long as the first ones; what was tried (docs/strategies.md)
 _EXACT = "RAW32"
 
 
@@ -305,5 +305,5 @@ def lengthened(steps: int, n_means: int, after: int) -> int:
     if n_means <= after or not after:
         return steps
     # The exponent is bounded: a lineage of a million means must not overflow.
-    growth = min(n_means - after, after * LONGEST_ROUNDS) * math.log1p(1 / after)
-    return int(steps * min(math.exp(growth), LONGEST_ROUNDS))
+    growth = min(n_means - after, after * limits.ROUND_LONGER_MAX) * math.log1p(1 / after)
+    return int(steps * min(math.exp(growth), limits.ROUND_LONGER_MAX))

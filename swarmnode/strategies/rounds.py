@@ -58,10 +58,10 @@ class Rounds:
         n_fragments: moments of a round.
     """
 
-    def __init__(self, steps: int, n_fragments: int = 1, most_steps: int = 0) -> None:
+    def __init__(self, steps: int, n_fragments: int = 1, *, grow: bool = False) -> None:
         self.state = torch.tensor([0, 0, steps])
         self.n_fragments = n_fragments
-        self._next_steps, self._most_steps = steps, max(steps, most_steps)
+        self._next_steps, self._most_steps = steps, steps * (limits.ROUND_LONGER_MAX if grow else 1)
         self._is_called = False
 
     def set_steps(self, steps: int) -> None:

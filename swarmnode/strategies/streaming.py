@@ -61,7 +61,7 @@ from swarmnode.strategies.base import (
     TaskFacts,
     View,
 )
-from swarmnode.strategies.lineage import CATCH_UP, LONGEST_ROUNDS, InLineage
+from swarmnode.strategies.lineage import CATCH_UP, InLineage
 from swarmnode.strategies.merging.slot import GroupMerge, PairMerge
 from swarmnode.strategies.outer import (
     PAIR,
@@ -141,8 +141,7 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         super().__init__(settings, x)
         self.phi, self.m = x.clone(), torch.zeros_like(x)
         self.reference = x.clone() if self.config.reference and self.config.gamma else None
-        every = self.config.every
-        self.rounds = Rounds(every, self.config.fragments, LONGEST_ROUNDS * every)
+        self.rounds = Rounds(self.config.every, self.config.fragments, grow=True)
         self.begin_lineage(self.config.beta, self.config.lengthen)
         self._base_version = b""
         self._flights = Flights(self.config.overlap)

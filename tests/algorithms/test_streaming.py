@@ -6,10 +6,11 @@ from functools import partial
 import pytest
 import torch
 
+from swarmnode import limits
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.base import Exchange, Meta, Received, StepInfo, TaskFacts
 from swarmnode.strategies.diloco import DiLoCo
-from swarmnode.strategies.lineage import LONGEST_ROUNDS, lengthened
+from swarmnode.strategies.lineage import lengthened
 from swarmnode.strategies.noloco import NoLoCo
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.registry import check_strategy
@@ -54,7 +55,7 @@ def test_in_groups_it_is_diloco():
 
 def test_rounds_grow_as_the_means_behind_a_lineage_do():
     steps = [lengthened(10, n_means, 20) for n_means in (0, 20, 21, 35, 100, 10**6)]
-    assert steps == [10, 10, 10, 20, 10 * LONGEST_ROUNDS, 10 * LONGEST_ROUNDS]
+    assert steps == [10, 10, 10, 20, 10 * limits.ROUND_LONGER_MAX, 10 * limits.ROUND_LONGER_MAX]
     assert lengthened(10, 10**6, 0) == 10
     group = {"every": 4, "fragments": 1, "lengthen": 5}
     grown, _ = digits(Streaming, group, n=4, steps=120)

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.volunteer.machine import Footprint, computed, measured
 from swarmnode.errors import SwarmNodeError
@@ -223,10 +224,17 @@ def _ms(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Habits:
-    """``sent``: for each vector of the model's length, its codec; ``every_steps`` 0: not known."""
+    """What a node sends, and how often.
+
+    Attributes:
+        sent: for each vector of the model's length, its codec.
+        every_steps: at first; 0: not known.
+        later_every_steps: the most that this grows to.
+    """
 
     sent: tuple[Format, ...]
     every_steps: float
+    later_every_steps: float
 
 
 def habits(manifest: Manifest) -> Habits | None:
@@ -240,7 +248,9 @@ def habits(manifest: Manifest) -> Habits | None:
     except KeyError:  # settings of another version
         return None
     sent = tuple(each for each in found if each is not None)
-    return Habits(sent, every) if len(sent) == len(found) else None
+    grows = manifest.strategy_settings.get("lengthen", 0)
+    later = every * (limits.ROUND_LONGER_MAX if grows else 1)
+    return Habits(sent, every, later) if len(sent) == len(found) else None
 
 
 Said = tuple[tuple[str, ...], float]

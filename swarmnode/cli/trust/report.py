@@ -64,7 +64,8 @@ class Traffic(msgspec.Struct, frozen=True):
     """What exchanges move, in each of both directions."""
 
     exchange_bytes: int  # of the whole model once, be it in fragments
-    every_steps: float | None  # None: this strategy says it in another way
+    every_steps: float | None  # at first; None: this strategy says it in another way
+    later_every_steps: float | None  # the most that this grows to
     step_time_s: float
     is_measured: bool  # else it is assumed
     how: str  # it was measured, or why not
@@ -360,6 +361,7 @@ def _traffic(manifest: Manifest, measured_s: float | None, how: str) -> Traffic 
     return Traffic(
         exchange_bytes=exchange_bytes,
         every_steps=every,
+        later_every_steps=found.later_every_steps or None,
         step_time_s=step_time_s,
         is_measured=measured_s is not None,
         how=how or ("as measured here" if measured_s else ""),
@@ -436,8 +438,11 @@ def traffic_words(traffic: Traffic | None) -> Iterator[str]:
     if traffic.every_steps is None or traffic.day_bytes is None:
         yield size
     else:
-        yield f"{size}, every {traffic.every_steps:.3g} steps"
-        yield f"{_day(traffic)}; less if the network is slower than that"
+        later = traffic.later_every_steps or traffic.every_steps
+        grows = f" at first, every {later:.3g} in the end" if later > traffic.every_steps else ""
+        yield f"{size}, every {traffic.every_steps:.3g} steps{grows}"
+        less = "later, and less " if grows else ""
+        yield f"{_day(traffic)}; less {less}if the network is slower than that"
     yield f"at most {_size(traffic.snapshot_bytes_max)} once, for the model to begin with"
 
 

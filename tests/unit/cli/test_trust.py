@@ -15,7 +15,7 @@ import pytest
 from swarmnode import DISTRIBUTION, __version__
 from swarmnode.cli.main import main
 from swarmnode.cli.trust.costs import Measured
-from swarmnode.cli.trust.report import Share, TrustReport, make_report
+from swarmnode.cli.trust.report import Share, TrustReport, make_report, traffic_words
 from swarmnode.config import Paths
 from swarmnode.ids import encode_base32
 from swarmnode.protocol.identity import Identity
@@ -92,6 +92,18 @@ def test_the_codec_is_that_of_what_the_strategy_sends(paths: Paths) -> None:
     own = report(paths, strategy="streaming", strategy_settings=settings)
     assert own.codec == "T3B320"
     assert report(paths, strategy="nosuch").codec == "Q8B64"
+
+
+def test_rounds_that_grow_cost_less_in_the_end(paths: Paths) -> None:
+    settings = {"every": 6, "gamma": 0.0, "meet": "group", "delta_codec": "", "weights_codec": ""}
+    said = report(paths, strategy="streaming", strategy_settings=settings | {"lengthen": 45})
+    assert said.traffic is not None
+    assert (said.traffic.every_steps, said.traffic.later_every_steps) == (6, 36)
+    words = " ".join(traffic_words(said.traffic))
+    assert "every 6 steps at first, every 36 in the end" in words
+    assert "less later, and less if the network is slower" in words
+    same = report(paths, strategy="streaming", strategy_settings=settings | {"lengthen": 0})
+    assert "at first" not in " ".join(traffic_words(same.traffic))
 
 
 def test_looking_imports_no_torch_and_writes_nothing(paths: Paths) -> None:
