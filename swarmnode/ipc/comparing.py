@@ -10,7 +10,7 @@ and the worker tries them on the public probe between two steps::
 
 from __future__ import annotations
 
-from swarmnode.ipc.records import Message
+from swarmnode.ipc.records import Message, NotNegative
 from swarmnode.wire.records import Count
 
 
@@ -29,7 +29,11 @@ class Compare(Message, frozen=True, tag="compare"):
 
 
 class Compared(Message, frozen=True, tag="compared"):
-    """Candidate ``best``, 0 or 1, has the lower loss; the last one if there is no telling."""
+    """Candidate ``best``, 0 or 1, has the lower loss; the last one if there is no telling.
+
+    ``seconds``: that the worker took no step for it.
+    """
 
     ticket: Count
     best: Count
+    seconds: NotNegative = 0.0

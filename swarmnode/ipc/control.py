@@ -23,13 +23,12 @@ from msgspec import Meta, field
 
 from swarmnode import limits
 from swarmnode.ipc.comparing import Compare, Compared
-from swarmnode.ipc.records import BaseVersion, LogRecord, Message, Partner, ViewShape
+from swarmnode.ipc.records import BaseVersion, LogRecord, Message, NotNegative, Partner, ViewShape
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes, ShortText
 
 _VIEWS_MAX = 8  # vectors in a payload: a strategy sends one to three
-NotNegative = Annotated[float, Meta(ge=0)]
 
 
 # --- daemon to worker --------------------------------------------------------------------

@@ -11,6 +11,7 @@ from swarmnode import limits
 from swarmnode.wire.records import Count, PeerIdBytes, ShortText
 
 BaseVersion = Annotated[bytes, Meta(max_length=32)]
+NotNegative = Annotated[float, Meta(ge=0)]
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="t"):

@@ -220,6 +220,8 @@ def _exchanges(readings: Readings, view: NodeView) -> None:
     match view.work:
         case Training() as training:
             _pairs(readings, training.exchanges)
+            weighing_s = training.exchanges.totals.weighing_s
+            readings.set("guard_seconds_total", weighing_s + training.trainer.lessor.comparing_s)
             _payload_bytes(readings, training)
             _other_kinds(readings, training.handlers)
             applications = training.trainer.applications
@@ -232,7 +234,6 @@ def _pairs(readings: Readings, exchanges: Exchanges) -> None:
     core, totals = exchanges.core.statistics(), exchanges.totals
     readings.set("guard_weighed_total", totals.weighed)
     readings.each("guard_refused_total", totals.weighed_refusals)
-    readings.set("guard_seconds_total", totals.weighing_s)
     failures: Counter[str] = Counter()
     for (_, _, reason), count in core.finished_total.items():
         failures[reason] += count

@@ -216,6 +216,7 @@ class SlotLessor:
         self._weighing: dict[tuple[int, int], _Weighing] = {}  # one for each lease at the most
         self._unmerged: dict[bytes, None] = {}  # exchanges that the worker is to apply
         self._comparisons: dict[int, _Comparison] = {}  # one for each lease at the most
+        self.comparing_s = 0.0  # that workers took no step for it
         self._changed = trio.Event()
 
     # --- for exchanges --------------------------------------------------------------------
@@ -394,6 +395,7 @@ class SlotLessor:
             answer = self._comparisons[message.ticket]
             answer.best = min(message.best, answer.best)
             answer.settled.set()
+        self.comparing_s += message.seconds
 
     def applied(self, message: Applied) -> None:
         """The worker has merged an exchange."""

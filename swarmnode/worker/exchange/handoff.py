@@ -237,6 +237,7 @@ class Handoff:
         return is_seen and verdict.refusal is None and verdict.share > 0
 
     def _compare(self, message: Compare) -> Compared:
+        began_s = time.perf_counter()
         room, numel = self._room[message.slot], message.numel
         try:
             self._segment.check(message.slot, message.generation, Owner.DAEMON)
@@ -245,7 +246,7 @@ class Handoff:
         candidates = [room[:numel].clone(), room[numel : 2 * numel].clone()]
         intent = self._lent[message.slot].intent
         best = self._strategy.prefer(intent, message.begin, candidates)
-        return Compared(message.ticket, best)
+        return Compared(message.ticket, best, time.perf_counter() - began_s)
 
     # --- lending -------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ def compare(rig, ready, candidates, begin=0):
     rig.tell(Compare(5, ready.slot, ready.generation, begin, numel))
     (answer,) = rig.received(Compared)
     assert answer.ticket == 5
+    assert answer.seconds > 0
     return answer.best
 
 

@@ -47,7 +47,8 @@ async def test_both_lie_in_the_room_and_the_answer_comes_back() -> None:
         assert asked == Compare(asked.ticket, 0, 7, 160, 80)
         assert np.array_equal(slot[NUMEL : NUMEL + 160], np.concatenate([FIRST, -FIRST]))
         lessor.compared(Compared(asked.ticket + 1, 0))  # to a question that is over
-        lessor.compared(Compared(asked.ticket, 0))
+        lessor.compared(Compared(asked.ticket, 0, 0.25))
+        assert lessor.comparing_s == 0.25
         await trio.testing.wait_all_tasks_blocked()
         assert found == [0]
 
