@@ -73,6 +73,9 @@ class Member:
         self.partners = self.mergers = node.live
         self.strangers: set[PeerId] = set()
 
+    def want(self, peers: tuple[PeerId, ...]) -> None:
+        """None is dialled here: who has died stays away."""
+
     def is_in_good_standing(self, peer: PeerId) -> bool:
         return peer not in self.strangers
 
