@@ -34,8 +34,8 @@ def yield_to_others() -> None:
 
     Where each session has its share of the cores (Linux without systemd's groups), nice counts
     within one session only. Two processes on two cores that answered each other after 1 ms of
-    work, beside four busy ones in sessions of their own, waited 7 ms for a core in a round trip, and
-    1.1 ms where the busy ones were niced so.
+    work, beside four busy ones in sessions of their own, waited 7 ms for a core in a round trip,
+    and 1.1 ms where the busy ones were niced so.
     """
     os.nice(NICE)
     with contextlib.suppress(OSError):  # there are no such shares, or it is not ours to say
