@@ -614,9 +614,12 @@ TRAINING = Board(
                 ),
                 Panel(
                     "Time for weighing",
-                    (Query(_rate("swarmnode_guard_seconds_total")),),
+                    (
+                        Query(_rate("swarmnode_guard_seconds_total"), "{{instance}} worker"),
+                        Query(_rate("swarmnode_group_rule_seconds_total"), "{{instance}} daemon"),
+                    ),
                     unit="percentunit",
-                    help="Share of the time that is not for steps.",
+                    help="Of a worker the share of time that is not for steps; of a daemon CPU.",
                 ),
             ),
         ),

@@ -356,6 +356,10 @@ FAMILIES: Final[tuple[Family, ...]] = (
     ),
     _counter("guard_seconds_total", "Time that the worker took for weighing, and not for steps."),
     _counter(
+        "group_rule_seconds_total",
+        "CPU time of the daemon for what a rule of group means takes more than their mean.",
+    ),
+    _counter(
         "trust_seen_total",
         "Contacts with members in which this node has measured something, by what that was.",
         Label("seen", SEEN_OF_PEERS),

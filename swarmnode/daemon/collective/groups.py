@@ -68,6 +68,7 @@ class Groups(Rounds):
     Attributes:
         on_mean: told of each mean, over which members it is.
         payloads_refused_total: shares and sums of others that were implausibly large.
+        rule_s: CPU seconds for rules of means, also as a witness of what others make.
     """
 
     places = limits.GROUP_MEMBERS_MAX
@@ -90,6 +91,7 @@ class Groups(Rounds):
         self._buffers = BufferPool(_BUFFERS_MAX)
         self._has_averaged = trio.Event()  # since memory was looked at
         self.payloads_refused_total = 0
+        self.rule_s = 0.0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve intents until cancelled."""
@@ -198,6 +200,7 @@ class Groups(Rounds):
             self._self_id,
             ended,
             self._note_refused_payload,
+            self._note_rule,
             in_thread=self._env.in_thread,
             make_buffer=self._buffers.get,
         )
@@ -224,6 +227,9 @@ class Groups(Rounds):
 
     def _note_refused_payload(self) -> None:
         self.payloads_refused_total += 1
+
+    def _note_rule(self, seconds: float) -> None:
+        self.rule_s += seconds
 
     def _ended(
         self,

@@ -14,6 +14,7 @@ decoded, a tile of it at a time.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -84,6 +85,7 @@ class GroupPayload(Generic[_LessorT]):
     Args:
         ended: told of the lease, or that there was none, once all is over.
         refused: told of each share or sum that must not count.
+        ruled: told of the CPU seconds that each use of a rule took here.
         in_thread: as that of ``Env``.
         make_buffer: gives so many writable bytes, fresh or used before.
     """
@@ -96,6 +98,7 @@ class GroupPayload(Generic[_LessorT]):
         self_id: PeerId,
         ended: GroupEnded,
         refused: Callable[[], None] = lambda: None,
+        ruled: Callable[[float], None] = lambda _seconds: None,
         *,
         in_thread: Callable[..., Awaitable[Any]],
         make_buffer: Callable[[int], bytearray] = bytearray,
@@ -109,6 +112,7 @@ class GroupPayload(Generic[_LessorT]):
         self._self_id = self_id
         self._ended = ended
         self._refused = refused
+        self._ruled = ruled
         self._lease: BufferLease | None = None
         self._own: list[bytearray] = []  # of each chunk
         self._own_sizes = Sizes()
@@ -298,11 +302,11 @@ class RobustPayload(GroupPayload[ComparingLessor]):
             begin = len(made)  # parts of a view lie one after the other
             of_view = [share[begin : begin + len(parts)] for share in shares]
             numel = len(shares) * sum(part.numel for part in parts)
-            mixes = await self._call(numel, rules.find_mixes, rule, parts, of_view, weights, own)
+            mixes = await self._rule(numel, rules.find_mixes, rule, parts, of_view, weights, own)
             best = len(mixes) - 1
             if best and view == 0:
                 values = [
-                    await self._call(numel, rules.mixed_values, mix, parts, of_view)
+                    await self._rule(numel, rules.mixed_values, mix, parts, of_view)
                     for mix in mixes
                 ]
                 best = await self._compare(plan, parts, values)
@@ -317,13 +321,20 @@ class RobustPayload(GroupPayload[ComparingLessor]):
         maker = effect.contributors.index(effect.maker)
         piece, rule = self._pieces[effect.piece], self._intent.merge
         numel = len(shares) * sum(part.numel for part in piece)
-        found = await self._call(numel, rules.hashes_of, rule, piece, shares, effect.weights, maker)
+        found = await self._rule(numel, rules.hashes_of, rule, piece, shares, effect.weights, maker)
         return tuple(found)
 
     async def hashes(self) -> tuple[bytes, ...]:
         """Return the SHA-256 over the payload of each sum, as witnesses make it."""
         sums = [self._sums[number] for number in range(len(self._pieces))]
         return tuple(await self._call(self._intent.numel, _hashes, sums))
+
+    async def _rule(self, numel: int, function: Callable[..., _T], *arguments: object) -> _T:
+        """Call what a mean without a rule has no need of, and tell what that took."""
+        made: _T
+        made, seconds = await self._call(numel, _timed, function, *arguments)
+        self._ruled(seconds)
+        return made
 
     async def _compare(self, plan: bytes, parts: Sequence[Part], found: Sequence[Rows]) -> int:
         """Return which of two candidates the worker prefers; the last where it cannot say.
@@ -336,6 +347,12 @@ class RobustPayload(GroupPayload[ComparingLessor]):
                 with trio.move_on_after(limits.EXCHANGE_VIEW_S):  # it answers between two steps
                     return await self._lessor.compare(lease, parts[0].begin_in_view, values)
         return len(found) - 1
+
+
+def _timed(function: Callable[..., _T], *arguments: object) -> tuple[_T, float]:
+    """Return also the CPU seconds of this thread: steps of the worker may have taken its core."""
+    begin_s = time.thread_time()
+    return function(*arguments), time.thread_time() - begin_s
 
 
 def _encode_means(

@@ -259,6 +259,7 @@ def _other_kinds(readings: Readings, handlers: IntentHandlers) -> None:
     readings.set("group_means_total", groups.committed_total, "committed")
     readings.set("group_means_total", aborted, "aborted")
     readings.set("group_means_total", groups.refused_total, "refused")
+    readings.set("group_rule_seconds_total", groups.rule_s)
     readings.set("pulls_total", pulls.pulled_total, "pulled")
     readings.set("pulls_total", pulls.failed_total, "failed")
     readings.set("pulls_total", pulls.given_total, "given")

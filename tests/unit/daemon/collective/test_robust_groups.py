@@ -52,6 +52,13 @@ async def test_the_mean_lets_them_turn_it(autojump_clock) -> None:
     assert ordered[0].mean @ shared < 0
 
 
+async def test_what_a_rule_takes_more_than_the_mean_is_counted(autojump_clock) -> None:
+    _, ruled = await made_by(8, 0, "sybil-mean")
+    assert all(member.groups.rule_s > 0 for member in ruled)
+    _, plain = await made_by(8, 0, "mean")
+    assert not any(member.groups.rule_s for member in plain)
+
+
 @pytest.mark.parametrize("prefers", [0, 1])
 async def test_the_worker_of_who_makes_a_piece_takes_one_of_two(autojump_clock, prefers) -> None:
     _, ordered = await made_by(8, 2, "best-of", prefers=prefers)
