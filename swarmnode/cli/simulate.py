@@ -58,8 +58,17 @@ _OPTIONS = (
         default=0.0,
         help="Labels by a Dirichlet distribution, the smaller the less even; 0: even.",
     ),
-    click.option("--optimizer", type=click.Choice(("sgd", "adam")), help="Not of task lsq."),
-    click.option("--lr", type=click.FloatRange(0), default=0.0, help="Of the local optimizer."),
+    click.option(
+        "--optimizer",
+        type=click.Choice(("sgd", "adam")),
+        help="Not of task lsq; of bytes-lm not its own.",
+    ),
+    click.option(
+        "--lr",
+        type=click.FloatRange(0),
+        default=0.0,
+        help="Of the local optimizer; 0: that of the task.",
+    ),
     click.option("--set", "settings", multiple=True, help="KEY=VALUE of the strategy."),
     codec_option(
         "How payloads travel [default: every number as it is; with --attack, Q8B64].", default=None

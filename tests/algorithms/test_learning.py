@@ -7,9 +7,9 @@ import torch
 from swarmnode.bench.learning.jobs import Job
 from swarmnode.errors import ConfigError
 from swarmnode.tasks.bytes_lm import BytesLM
+from swarmnode.testing.lab.descent import AdamW, TaskOptimizer, cosine
 from swarmnode.testing.lab.isolation import isolated
 from swarmnode.testing.lab.text import TextTask
-from swarmnode.testing.learning.descent import AdamW, TaskOptimizer, cosine
 from swarmnode.testing.learning.runs import train
 from swarmnode.worker.model.arena import Arena
 

@@ -13,9 +13,9 @@ from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.streaming import OWN_DATA, Streaming
 from swarmnode.tasks.text import load_corpus
 from swarmnode.testing.lab.arena import Arena
+from swarmnode.testing.lab.descent import AdamW, cosine
 from swarmnode.testing.lab.faults import Faults, Outage
 from swarmnode.testing.lab.text import Prose
-from swarmnode.testing.learning.descent import AdamW, cosine
 
 torch.set_num_threads(1)  # its vectors are small, and the tests run beside each other
 

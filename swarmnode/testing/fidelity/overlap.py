@@ -23,9 +23,9 @@ from swarmnode.strategies.noloco import NoLoCo
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.testing.fidelity.kit import Point, line
 from swarmnode.testing.lab.codecs import through
+from swarmnode.testing.lab.descent import AdamW, cosine
 from swarmnode.testing.lab.digits import Digits
 from swarmnode.testing.lab.setups import ADAM_LR, Settings, StrategyClass, digits
-from swarmnode.testing.learning.descent import AdamW, cosine
 
 _EVERY = 20
 _PAIRS: Settings = {"meet": "pair", "every": _EVERY}

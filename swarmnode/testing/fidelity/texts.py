@@ -14,10 +14,10 @@ from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.noloco import NoLoCo
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.testing.lab.arena import Arena
+from swarmnode.testing.lab.descent import AdamW, cosine
 from swarmnode.testing.lab.isolation import is_isolated
 from swarmnode.testing.lab.setups import Settings, StrategyClass
 from swarmnode.testing.lab.text import Prose
-from swarmnode.testing.learning.descent import AdamW, cosine
 
 EVERY = 20  # steps between two meetings
 DILOCO, STREAMING_DILOCO, FULL_PRECISION = "DiLoCo", "Streaming DiLoCo, E3M0", "the same, fp32"

@@ -13,11 +13,13 @@ from typing import Any, Literal
 import msgspec
 
 from swarmnode.errors import ConfigError
+from swarmnode.ipc.lr_schedule import members_factor, shorten_warmup
 from swarmnode.strategies.base import Needs
 from swarmnode.strategies.registry import build_strategy, check_strategy, find_strategy
 from swarmnode.strategies.topology import build_graph
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.codecs import RAW
+from swarmnode.testing.lab.descent import TaskOptimizer, by_recipe
 from swarmnode.testing.lab.digits import Digits
 from swarmnode.testing.lab.faults import Cut, Faults, Outage
 from swarmnode.testing.lab.tasks import Adam, LabTask, Optimizer, Quadratic, Sgd
@@ -45,9 +47,12 @@ class Run(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True)
         partition: the nodes cannot reach the other half from 50 to 75 % of the run.
         spread: how many times slower the slowest node is; the others lie between.
         dirichlet: alpha of the labels' split over nodes, task digits; 0: equal in kind.
-        optimizer: of digits and bytes-lm; empty: adam, but for digits sgd with strategies that
-            exchange at every step.
-        lr: 0: 0.1/L for lsq; 0.05 (sgd) or 0.01 (adam) for digits; 0.003 for bytes-lm.
+        settings: of the strategy; where they say nothing, bytes-lm has its own, as in swarms.
+        optimizer: of digits and bytes-lm; empty: for bytes-lm the task's own, and its learning
+            rate as in a swarm that ends with the run; for digits adam, but sgd with strategies
+            that exchange at every step.
+        lr: 0: 0.1/L for lsq; 0.05 (sgd) or 0.01 (adam) for digits; for bytes-lm that of the task
+            for so many nodes, 0.003 with an optimizer that is named.
         guarded: whether nodes weigh what comes in pairs before it counts, as daemons do.
         target: lsq ends when its error is as small as that.
     """
@@ -100,12 +105,13 @@ def build_arena(run: Run) -> Arena:
     found = find_strategy(run.strategy)
     graph = build_graph(run.topology, run.nodes)
     task = _build_task(run)
-    check_strategy(run.strategy, run.settings, task.facts)
+    settings = settings_of(run, task)
+    check_strategy(run.strategy, settings, task.facts)
     optimizer = None if found.needs is Needs.GRADIENT else _build_optimizer(run, task)
     half_ago = -1 / max(run.nodes - 1, 1)
     return Arena(
         task,
-        lambda x: build_strategy(run.strategy, run.settings, x),
+        lambda x: build_strategy(run.strategy, settings, x),
         graph=graph,
         optimizer=optimizer,
         seed=run.seed,
@@ -114,6 +120,13 @@ def build_arena(run: Run) -> Arena:
         codec=run.codec,
         guarded=run.guarded,
     )
+
+
+def settings_of(run: Run, task: LabTask) -> dict[str, Any]:
+    """Return what a run says of its strategy, and what suits its task."""
+    if isinstance(task, TextTask):
+        return task.text.suited(run.strategy, run.settings)
+    return run.settings
 
 
 def execute(run: Run) -> Outcome:
@@ -187,11 +200,19 @@ def _build_optimizer(run: Run, task: LabTask) -> Optimizer:
     if run.task == "lsq":
         assert task.facts.smoothness is not None
         return Sgd(task.x, run.lr or 0.1 / task.facts.smoothness)
-    is_text = run.task == "bytes-lm"
-    name = run.optimizer or ("sgd" if run.strategy in _GOSSIP and not is_text else "adam")
+    if isinstance(task, TextTask) and not run.optimizer:
+        return _as_in_swarms(run, task)
+    name = run.optimizer or ("sgd" if run.strategy in _GOSSIP else "adam")
     if name == "sgd":
         return Sgd(task.x, run.lr or 0.05, momentum=0.9)
-    return Adam(task.x, run.lr or (0.003 if is_text else 0.01))
+    return Adam(task.x, run.lr or (0.003 if run.task == "bytes-lm" else 0.01))
+
+
+def _as_in_swarms(run: Run, task: TextTask) -> Optimizer:
+    tokens = run.nodes * task.text.tokens_per_batch  # of all nodes, in a step of each
+    recipe = msgspec.structs.replace(task.text.recipe(), target_tokens=tokens * run.steps)
+    lr = run.lr or task.text.config.lr * members_factor(recipe, run.nodes)
+    return TaskOptimizer(task.text, task.x, by_recipe(shorten_warmup(recipe), lr, tokens))
 
 
 def _build_faults(run: Run) -> Faults:

@@ -16,10 +16,10 @@ from swarmnode.strategies.base import Exchange, Needs
 from swarmnode.strategies.registry import build_strategy, check_strategy, find_strategy
 from swarmnode.tasks.base import Task
 from swarmnode.testing.lab.arena import Arena
+from swarmnode.testing.lab.descent import Schedule, TaskOptimizer, by_recipe, cosine
 from swarmnode.testing.lab.faults import Faults
 from swarmnode.testing.lab.text import TextTask
 from swarmnode.testing.lab.world import Node
-from swarmnode.testing.learning.descent import Schedule, TaskOptimizer, by_recipe, cosine
 from swarmnode.worker.model.state import build_state, build_task
 from swarmnode.worker.snapshots import restore
 

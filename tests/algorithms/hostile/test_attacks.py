@@ -20,7 +20,7 @@ from swarmnode.testing.lab.attacks.named import ATTACKS, FIXED, by_gradient, by_
 from swarmnode.testing.lab.attacks.runs import execute_attack, known_attacks, parse_attack
 from swarmnode.testing.lab.attacks.scene import STALE_ROUNDS, Overheard, Scene
 from swarmnode.testing.lab.digits import Digits
-from swarmnode.testing.lab.runs import build_arena
+from swarmnode.testing.lab.runs import Run, build_arena, execute, settings_of
 from swarmnode.testing.lab.sides import would_take
 from swarmnode.testing.lab.text import TextTask
 
@@ -328,6 +328,15 @@ def test_a_language_model_is_judged_by_its_loss():
     assert figures["measure"] == "loss"
     assert figures["clean"] < figures["undefended"]
     assert figures["worst"] >= figures["mean"]
+
+
+def test_a_language_model_learns_as_in_a_swarm_that_was_created():
+    """By the strategy's settings that suit its task, its own optimizer, and a rate that decays."""
+    run = Run(strategy="streaming", task="bytes-lm", nodes=2, steps=40, settings={"every": 8})
+    text = build_arena(run).task
+    assert settings_of(run, text) == {**BytesLM.group_settings, "every": 8}
+    told = execute(run).figures["own_loss"]
+    assert told < execute(msgspec.structs.replace(run, optimizer="adam")).figures["own_loss"] - 0.1
 
 
 def test_names_are_taken_as_papers_and_people_write_them():

@@ -28,7 +28,7 @@ from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.attacks.impostors import LyingMembers
 from swarmnode.testing.lab.attacks.named import ATTACKS, NONE, find_attacks
 from swarmnode.testing.lab.digits import Digits
-from swarmnode.testing.lab.runs import Run, build_arena
+from swarmnode.testing.lab.runs import Run, build_arena, settings_of
 from swarmnode.testing.lab.text import TextTask
 
 _SEEDS_MAX = 64
@@ -132,9 +132,8 @@ def _run(run: Run, attacks: list[str], *, guarded: bool) -> tuple[str, _Ended]:
     assert isinstance(task, Digits | TextTask)
     n_honest = run.nodes - len(attacks)
     arena.checks_ranges = guarded
-    impostors = LyingMembers(
-        arena, attacks, lambda x: build_strategy(run.strategy, run.settings, x)
-    )
+    settings = settings_of(run, task)
+    impostors = LyingMembers(arena, attacks, lambda x: build_strategy(run.strategy, settings, x))
     task.mislabel(impostors.mislabelled)
     arena.impostors = impostors
     arena.run(run.steps * (1 - _JUDGED_SHARE))
