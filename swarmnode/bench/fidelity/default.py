@@ -21,7 +21,7 @@ import msgspec
 from swarmnode.bench.fidelity.figures import check, claim, mean, number, short, standard_error
 from swarmnode.bench.fidelity.finding import Check, Finding, Plot, Series, Table
 from swarmnode.bench.fidelity.versions import made_with
-from swarmnode.bench.learning.corpora import describe, write_corpora
+from swarmnode.bench.learning.corpora import describe_untuned, read_untuned, write_texts
 from swarmnode.bench.learning.daemons import train_daemons
 from swarmnode.bench.learning.jobs import Job, Trained
 from swarmnode.bench.learning.outcome import SeedResult, combine
@@ -92,7 +92,7 @@ def run_default(*, is_quick: bool) -> Finding:
 
 
 def _train_cases(size: Size, folder: Path) -> list[Case]:
-    texts = list(write_corpora(folder).items())[: size.texts]
+    texts = list(write_texts(read_untuned(), folder).items())[: size.texts]
     plans = [
         (text, seed, Plan(nodes, size.steps, "", data=str(data), config=_CONFIG))
         for nodes in size.nodes
@@ -173,12 +173,13 @@ def judge(cases: Sequence[Case], size: Size) -> Finding:
         experiment=f"Real daemons with a worker each, over TCP on loopback: {counts} of them,"
         f" `bytes-lm` with {_config()} ({cases[0].result.swarm.numel:,} parameters),"
         f" {size.steps} steps, strategy and recipe as `create` gives them, {len(size.seeds)} swarms"
-        f" on each text: {describe()}. Losses are held out, in nats per byte; one node alone and"
-        " data parallelism have the best of three learning rates with a cosine, and of the last"
-        " weights and their EMA. The share is what is kept of the distance between those two, by"
-        " the nodes' own models and by their mean. Bytes are parts of one model in float32 a step:"
-        " those of exchanges, and everything that a node sent, snapshots and control too. All nodes"
-        " share the cores of one machine; how many exchanges a node had is beside what it kept."
+        f" on each text: {describe_untuned()}. Losses are held out, in nats per byte; one node"
+        " alone and data parallelism have the best of three learning rates with a cosine, and"
+        " of the last weights and their EMA. The share is what is kept of the distance between"
+        " those two, by the nodes' own models and by their mean. Bytes are parts of one model in"
+        " float32 a step: those of exchanges, and everything that a node sent, snapshots and"
+        " control too. All nodes share the cores of one machine; how many exchanges a node had is"
+        " beside what it kept."
         " Means over texts and seeds, with their standard error.",
         seeds=list(size.seeds),
         checks=_checks(cases, size, lambda case: case.result.swarm.own_loss, sends=True),
