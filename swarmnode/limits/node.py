@@ -240,6 +240,9 @@ EXCHANGE_OUTCOME_KEEP_S = 600.0
 # Of one group: as many as a node keeps sessions with, for each speaks with all others. What a
 # member sends grows with the words only: a change of the view is 2 kB to each of 63.
 GROUP_MEMBERS_MAX = 64
+# From so many members on a rule leaves out an outsized share. Of three or fewer none is told from
+# the others, and most of them may be outsized: there each member refuses it by its own scale.
+GROUP_TELLS_FROM = 4
 # What a member's word about its own weight in a mean is worth, in medians of its group's. None
 # gains by claiming more than the others: a lie is worth no more than in a mean without weights.
 GROUP_WEIGHT_MEDIANS_MAX = 1.0

@@ -48,7 +48,6 @@ _LessorT = TypeVar("_LessorT", bound=Lessor)
 # So many elements are averaged or hashed in a fifth of a millisecond, with the extension; by a rule
 # in one, and the switch to a thread and back costs as much where workers keep all cores busy.
 _INLINE_ELEMS = 2**18
-_TELLS_FROM = 4  # members: as of merging/rules.py, which is loaded where a rule is due
 
 GroupEnded = Callable[[BufferLease | None, events.Commit | events.Abort], None]
 
@@ -284,7 +283,8 @@ class RobustPayload(GroupPayload[ComparingLessor]):
     """
 
     def _tells_outsized(self) -> bool:
-        return len(self._pieces) >= _TELLS_FROM  # as many contributors as pieces, or more
+        n_contributors_min = len(self._pieces)
+        return n_contributors_min >= limits.GROUP_TELLS_FROM
 
     async def _mean_of(
         self,

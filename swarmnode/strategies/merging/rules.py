@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from swarmnode import limits
 from swarmnode.strategies.merging.mixing import Measured, Round
 from swarmnode.tensor.pieces import Part, Piece, by_view, hash_payload
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 # Of GROUP_MEMBERS_MAX shares it takes 15 MiB; a multiple of the blocks of all codecs, 320 and 4096.
 _SLICE_ELEMS = 61_440
 OUTSIZED = 100.0  # as pairs refuse a vector beside one's own (tensor/magnitude.py)
-# Of three or fewer none is told from the others, and most of them may be outsized.
-TELLS_FROM = 4
 _ELSEWHERE = {"mean": "mixing", "nnm-trimmed": "nnm"}  # modules of another name than the rule's
 
 Encoded = Sequence["Buffer"]  # payloads, one for each part
@@ -92,7 +91,7 @@ def without_outsized(rule: MixRule, about: Round) -> tuple[Mix, ...]:
     """
     norms = about.norms
     kept = np.flatnonzero(norms <= OUTSIZED * np.sort(norms)[(len(norms) - 1) // 2])
-    if about.n < TELLS_FROM or len(kept) == about.n:
+    if about.n < limits.GROUP_TELLS_FROM or len(kept) == about.n:
         return rule(about)
     weights = tuple(about.weights[number] for number in kept)
     own = int(np.searchsorted(kept, about.own)) % len(kept)  # of a liar itself: any
