@@ -195,7 +195,7 @@ class Run:
 
     def _charge(self, peers: Collection[PeerId], now: float) -> None:
         """Charge them for the wait, which is one wait whatever their number: each its part."""
-        if self.phase is Phase.ENLIST and self.begin.lineage is None:
+        if self.phase is Phase.ENLIST and not self._roll.has_called:
             return  # none is called: honest members come out of phase
         held_s = self._waited_s(now) / max(1, len(peers))
         self.effects += (HeldRound(self.gid, peer, held_s) for peer in sorted(peers))

@@ -154,6 +154,15 @@ class Roll:
         """Whether all of these have come."""
         return self.came >= set(members)
 
+    @property
+    def has_called(self) -> bool:
+        """Whether those that are missing were to come: half call the others, and only in a lineage.
+
+        Fewer wait for what these do by themselves, so one that did not come has held nothing.
+        """
+        begin = self._begin
+        return begin.lineage is not None and 2 * len(self.came) >= len(begin.electorate)
+
     def waited_s(self, now: float) -> float:
         """Return for how long it has been open for none but those that are missing."""
         return now - self._last_at

@@ -1,5 +1,6 @@
 """Two of eight members turn what they have learnt around: groups and gatherings with rules."""
 
+import dataclasses
 import random
 from typing import get_args
 
@@ -29,13 +30,23 @@ BEST = {"merge": "best-of"}
 
 
 def among(strategy, factor):
-    """Return what makes strategies, of which the first HOSTILE send ``factor`` times the truth."""
+    """Return what makes strategies, of which the first HOSTILE send ``factor`` times the truth.
+
+    They know what is true: one that took its own lie for what it had learnt would move away by it,
+    say more each round, and soon be refused for its size.
+    """
 
     class Hostile(strategy):
         def view(self, intent, name, out):
             super().view(intent, name, out)
             if intent.kind is not Kind.PULL:
                 out.mul_(factor)
+
+        def applying(self, exchange):
+            if exchange.intent.kind is not Kind.PULL:
+                sent = {name: part / factor for name, part in exchange.sent.items()}
+                exchange = dataclasses.replace(exchange, sent=sent)
+            return super().applying(exchange)
 
     made = []
 

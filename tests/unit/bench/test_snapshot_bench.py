@@ -44,6 +44,12 @@ def test_both_optimizers_are_measured() -> None:
     assert len(text) == 12
 
 
+@pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 1), ("adamw", 3)])
+def test_a_snapshot_has_what_the_named_optimizer_keeps(optimizer: str, copies: int) -> None:
+    one = bench.bench_snapshots(50_000, optimizer, rounds=1, period_s=0.01)
+    assert 0 <= one["snapshot_bytes"] - copies * 4 * one["params"] < 30_000
+
+
 def test_a_snapshot_that_cannot_be_written_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise StorageFull("no space left")

@@ -7,7 +7,16 @@ import pytest
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group import GroupCore
-from swarmnode.protocol.gossip.group_events import Begin, HeldRound, PeerSilent, Received, Send
+from swarmnode.protocol.gossip.group_events import (
+    Abort,
+    Begin,
+    Effect,
+    HeldRound,
+    PeerSilent,
+    Received,
+    Send,
+    TakePayload,
+)
 from swarmnode.wire.exchange.group import Enlist, Flush
 
 SELF, OTHER, THIRD, LEFT_OUT, STALLER = (PeerId(bytes([n]) * 32) for n in range(1, 6))
@@ -83,3 +92,26 @@ def test_of_two_members_neither_goes_on_alone_while_the_other_may_be_slow() -> N
     core = told_by_all(SELF, OTHER)
     core.handle(PeerSilent(OTHER), 101.0)
     assert core.statistics().running == 1
+
+
+@pytest.mark.parametrize(
+    ("came", "lineage", "charged"),
+    [((OTHER,), 3, set()), ((OTHER, THIRD), 3, {LEFT_OUT, STALLER}), ((OTHER, THIRD), None, set())],
+    ids=["fewer than half", "a quorum", "no lineage"],
+)
+def test_who_misses_a_roll_pays_for_the_wait_only_if_half_of_the_members_called(
+    came: tuple[PeerId, ...], lineage: int | None, charged: set[PeerId]
+) -> None:
+    core = GroupCore(SELF)
+    begin = Begin(GID, ALL, 5, 1.0, 5.0, 70.0, electorate=ALL, quorum_s=9.0, lineage=lineage)
+    core.handle(begin, 0.0)
+    for peer in came:
+        core.handle(Received(peer, Enlist(GID, False, lineage)), 0.5)
+    core.poll_effects()
+    told: list[Effect] = []
+    while not any(isinstance(each, TakePayload | Abort) for each in told):
+        now = core.next_deadline()
+        assert now is not None
+        core.handle_deadline(now)
+        told = core.poll_effects()
+    assert {each.peer for each in told if isinstance(each, HeldRound)} == charged
