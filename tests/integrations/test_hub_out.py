@@ -12,12 +12,8 @@ import torch
 
 from swarmnode.tasks.hub_files import pinned
 from swarmnode.tasks.hub_lm import HubLM
-from swarmnode.tasks.llama_lm import LlamaLM
-from swarmnode.worker import offline
-from swarmnode.worker.failures import answer
 from swarmnode.worker.model.state import TrainState, build_state
-from swarmnode.worker.snapshots.atoms import MODEL, about, weights
-from swarmnode.worker.snapshots.restore import export_weights
+from tests.integrations.kit import after_steps, converted, exported, small_llama
 from tests.kits.hub_kit import CONTEXT, VOCABULARY, make_gpt2, make_llama, make_tokenizer
 
 pytestmark = [
@@ -47,22 +43,6 @@ def trained(base: Path, **settings: Any) -> TrainState:
     task = HubLM(pinned({"context": CONTEXT, "batch": 4, "lr": 1e-2} | settings, base))
     task.model_dir = str(base)
     return after_steps(build_state(task, swarm_seed=3, device="cpu"))
-
-
-def after_steps(state: TrainState) -> TrainState:
-    batch = next(state.batches(1))
-    for _ in range(3):
-        state.take_step(batch)
-    return state
-
-
-def exported(state: TrainState, folder: Path, kind: str, *where: str) -> Path:
-    """Export what a snapshot of ``state`` has, in a process's way."""
-    tensors = {MODEL + name: tensor for name, tensor in weights(state.model).items()}
-    export_weights(tensors, about(state), folder / "snapshot")
-    arguments = [f"--format={kind}", *where, "--", str(folder / "snapshot"), str(folder / "out")]
-    assert offline.main(["export", *arguments]) == 0
-    return folder / "out"
 
 
 def logits_of(model: Any, tokens: torch.Tensor) -> torch.Tensor:
@@ -143,12 +123,6 @@ def test_the_chat_template_is_carried_along(tmp_path: Path) -> None:
     assert chat == "[user] hi</s>"
 
 
-def small_llama(data: Path | str = "", **settings: Any) -> TrainState:
-    sizes = {"dim": 32, "layers": 2, "heads": 2, "head_dim": 16, "hidden": 48, "context": CONTEXT}
-    task = LlamaLM(sizes | {"lr": 1e-2} | settings, data_dir=str(data))
-    return after_steps(build_state(task, swarm_seed=3, device="cpu"))
-
-
 def test_our_own_llama_is_one_of_transformers(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
@@ -206,12 +180,6 @@ def test_a_file_for_llama_cpp_has_the_same_weights(
     config = AutoConfig.from_pretrained(out)
     read = AutoModelForCausalLM.from_pretrained(out, gguf_file="model.gguf", config=config)
     assert_same_logits(state, read)
-
-
-def converted(out: Path) -> int:
-    from swarmnode.worker.tools.gguf import convert
-
-    return answer(convert(out, out / "model.gguf"))
 
 
 def test_the_file_for_llama_cpp_has_the_tokenizer_and_the_template(tmp_path: Path) -> None:

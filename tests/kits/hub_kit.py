@@ -9,24 +9,39 @@ import torch
 
 VOCABULARY = 288
 CONTEXT = 32
+TEXT = "the cat and the dog and the tree and the end"
 
 
-def make_tokenizer(folder: Path, template: str = "") -> None:
-    """Save a byte-level tokenizer with a few merges, and an end of a text."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+def make_tokenizer(
+    folder: Path, template: str = "", *, words: str = "", text: str = TEXT, begins: bool = False
+) -> None:
+    """Save a byte-level tokenizer with a few merges, and an end of a text.
+
+    ``words``: the expression that cuts texts into them, GPT-2's if there is none; ``begins``: a
+    text begins with a token of its own.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if words:
+        cut = pre_tokenizers.Split(Regex(words), "isolated")
+        bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut, bytewise])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
-        special_tokens=["</s>"],
+        special_tokens=["</s>", *["<s>"] * begins],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(["the cat and the dog and the tree and the end"], trainer)
+    tokenizer.train_from_iterator([text], trainer)
+    if begins:
+        tokenizer.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 1)])
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+    if begins:
+        fast.bos_token = "<s>"
     if template:
         fast.chat_template = template
     fast.save_pretrained(folder)

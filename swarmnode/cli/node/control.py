@@ -212,10 +212,14 @@ def status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _snapshot(answer: dict[str, Any]) -> str:
-    """What it has written itself: who does not train copies those of others, and has none."""
+    """What it has written itself; who does not train copies those of others."""
     if answer["snapshot_path"]:
         return f"step {answer['snapshot_step']}"
-    return "none yet" if answer["role"] == "trainer" else "none of its own, as it does not train"
+    if answer["role"] == "trainer":
+        return "none yet"
+    held = answer.get("held_step")  # the version before does not say it
+    copied = "" if held is None else f"; of others that of step {held:,} of the swarm"
+    return f"none of its own, as it does not train{copied}"
 
 
 def _recipe_line(answer: dict[str, Any]) -> list[tuple[str, str]]:

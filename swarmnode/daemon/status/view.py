@@ -113,6 +113,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     exchange_s_mean: float | None = None  # of those that committed, means too: rounds follow it
     line_bytes_per_s: float | None = None  # what the uplink carried of rounds, as it was measured
     follows_line: str = ""  # how rounds of means follow a thin line, in words; "": there is none
+    held_step: int | None = None  # the swarm's, of the furthest snapshot held, own or another's
 
 
 class NodeView:
@@ -269,7 +270,7 @@ class NodeView:
             line_sent_bytes=node.volunteer.traffic.up.by_purpose(),
             line_received_bytes=node.volunteer.traffic.down.by_purpose(),
             connectivity=connectivity,
-            bootstraps=self.bootstraps(),
+            held_step=self._held_step(),
             **self._line_figures(),
         )
 
@@ -290,9 +291,16 @@ class NodeView:
                 return float(f"{handlers.groups.runs.rate.bytes_per_s:.2g}") or None
         return None
 
+    def _held_step(self) -> int | None:
+        match self.membership:
+            case Member(snapshots=snapshots):
+                return max((claim.step for claim in snapshots.claims.values()), default=None)
+        return None
+
     def _line_figures(self) -> dict[str, Any]:
-        """Return the fields of the status that say how exchanges follow the line."""
+        """Return the fields of the status that say who is called, how exchanges follow the line."""
         found = {
+            "bootstraps": self.bootstraps(),
             "exchange_s_mean": self._exchange_s_mean(),
             "line_bytes_per_s": self._line_bytes_per_s(),
         }

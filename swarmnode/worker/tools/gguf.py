@@ -32,7 +32,10 @@ _LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_PRE_TOKENIZERS = {_LLAMA_3: "llama-bpe", _LLAMA_3.replace("{1,3}", ""): "qwen2"}
+WORDS = {_LLAMA_3: "llama-bpe", _LLAMA_3.replace("{1,3}", ""): "qwen2"}
+# llama.cpp loads no such tokenizer without merges, and gguf writes no list that is empty. Both
+# halves are of two characters: where nothing else is merged they never come up.
+_NEVER_MERGED = "aa aa"
 
 
 def turned(name: str, tensor: Array, config: Any) -> Array:
@@ -167,7 +170,7 @@ def _write_tokenizer(gguf: Any, writer: Any, folder: Path, config: Any) -> None:
         types[one["id"]] = kinds.CONTROL if one["special"] else kinds.USER_DEFINED
     writer.add_token_list(tokens)
     writer.add_token_types(types)
-    writer.add_token_merges(merges)
+    writer.add_token_merges(merges or [_NEVER_MERGED])
     tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     if tokenizer.bos_token_id is not None:
         writer.add_bos_token_id(tokenizer.bos_token_id)
@@ -186,8 +189,8 @@ def _pre_tokenizer(said: dict[str, Any], *, has_merges: bool) -> str:
         if len(steps) == 1 and (steps[0].get("use_regex", True) or not has_merges):
             return "gpt-2"
         pattern = steps[0].get("pattern", {}).get("Regex")
-        if len(steps) == 2 and pattern in _PRE_TOKENIZERS:
-            return _PRE_TOKENIZERS[pattern]
+        if len(steps) == 2 and pattern in WORDS:
+            return WORDS[pattern]
     raise ConfigError(
         "--format gguf: expected a byte-level tokenizer that cuts words as GPT-2, Llama 3 or Qwen"
         " 2 does: export it with --format transformers, and convert that with llama.cpp"

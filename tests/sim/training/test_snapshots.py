@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import trio
 
 from swarmnode import limits
+from swarmnode.cli.node.control import status_lines
 from swarmnode.daemon.status.phases import Member
 from swarmnode.daemon.worker.link import WorkerLink
 from swarmnode.ipc.control import Configure
@@ -200,11 +202,16 @@ async def test_a_keeper_copies_the_model_as_soon_as_it_is_there(tmp_path, autoju
         await until(lambda: bool(offered(swarm.nodes[0])), 60, poll_s=0.5)
         keeper = swarm.add(NEWCOMER, role="keeper")
         await swarm.start(keeper.index)
+        assert keeper.status.held_step is None
         await until(
             lambda: any(keeper.peer in entry.holders for entry in offered(keeper)),
             4 * limits.SNAPSHOT_REPLICATE_LOOK_S,
             poll_s=0.5,
         )
+        held = [entry.step for entry in offered(keeper) if keeper.peer in entry.holders]
+        assert keeper.status.held_step == max(held) > 0
+        rows = dict(status_lines(msgspec.to_builtins(keeper.status)))
+        assert rows["snapshot"].endswith(f"; of others that of step {max(held):,} of the swarm")
 
 
 async def test_who_comes_after_all_others_have_left_counts_on_from_where_they_were(
