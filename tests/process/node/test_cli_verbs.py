@@ -11,6 +11,7 @@ import pytest
 
 from swarmnode.config import Paths
 from swarmnode.ipc.spawn import worker_command
+from swarmnode.tasks.bytes_lm import BytesLM
 from tests.kits.daemon_kit import (
     environment,
     is_alive,
@@ -33,7 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         home, "create", "demo", "--task", "bytes-lm", *settings, "--json", "--advertise", "h:1"
     )
     assert created.code == 0, created.err
-    assert created.json["strategy_settings"]["every"] == 12
+    assert created.json["strategy_settings"]["every"] == BytesLM.group_settings["every"]
     assert (created.json["strategy"], created.json["codecs"]) == ("streaming", ["T3B320"])
     assert created.json["link"].endswith("@h:1")
     snapshots = Paths(home).swarm("demo").snapshots
