@@ -31,6 +31,9 @@ TRAINING = FakeWorker(np.zeros(0), drift=pull)
 NEWCOMER = FakeWorker(np.full(640, 100.0), drift=pull)
 FAR = 50.0
 AHEAD_STEPS = 150  # of what honest nodes offer, for the next seven seconds
+# What is well held and so far behind spares no copy (SNAPSHOT_NEW_SHARE); three times as far in a
+# row is not absurd yet.
+FURTHER = 1.2
 
 
 def offered(node: SimNode) -> list[SnapshotEntry]:
@@ -133,11 +136,12 @@ async def test_after_one_refusal_what_else_a_liar_has_offered_comes_last(
     """Honest members, which cannot see what is wrong with it, hold copies of it by then."""
     async with sim_swarm(tmp_path, 5, worker=TRAINING) as swarm:
         await until(lambda: bool(offered(swarm.nodes[0])), 60, poll_s=0.5)
+        # Trainers copy nothing in their first minute, and later only what is not just as well held.
+        await trio.sleep_until(limits.SNAPSHOT_REPLICATE_S - 1)
         liar = swarm.nodes[4]
-        step = max(entry.step for entry in offered(liar))
         for ahead in range(1, 4):
             path = write_snapshot(tmp_path / f"unfit{ahead}", np.full(640, np.nan), step=ahead)
-            await offer_file(liar, path, step + 10 * ahead)
+            await offer_file(liar, path, round(FURTHER**ahead * liar.part.swarm_step()))
             await trio.sleep(limits.SNAPSHOT_REPLICATE_LOOK_S + 1)
         lies = [entry for entry in offered(swarm.nodes[0]) if liar.peer in entry.holders]
         assert sum(len(entry.holders) > 1 for entry in lies) > 1, "others have copied some"
