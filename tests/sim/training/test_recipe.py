@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from swarmnode.errors import AuthenticationFailed, Refused
 from swarmnode.ipc.lr_schedule import lr_factor
+from swarmnode.limits import REPORT_S_MIN
 from swarmnode.protocol.extension import sign_extension
 from swarmnode.protocol.identity import Identity
 from swarmnode.testing.fake_worker import FakeWorker
@@ -20,7 +21,8 @@ from swarmnode.wire.recipe import Extension, Recipe
 from tests.sim.checks import end, pull, until
 
 WORKER = FakeWorker(np.zeros(0), step_s=0.25, drift=pull)
-SETTLED_S = 7.0  # of a member that begins: it is told, and others hear of it, and of its pace
+# Of a member that begins: it is told, others hear of it, and of its pace.
+SETTLED_S = 3 * REPORT_S_MIN + 1
 
 
 def lr_of(node: SimNode, recipe: Recipe) -> float:

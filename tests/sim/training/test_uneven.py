@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,10 @@ class _Watched(Strategy):
 
     seen: Means
 
-    def apply(self, exchange: Exchange) -> None:
+    def applying(self, exchange: Exchange) -> Iterator[None]:
         if exchange.intent.kind is Kind.GROUP:
             self.seen.append((len(exchange.present), exchange.meta.weight))
-        super().apply(exchange)
+        return super().applying(exchange)
 
 
 class _Groups(_Watched, Streaming):
