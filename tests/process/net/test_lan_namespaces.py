@@ -32,6 +32,14 @@ def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=HANGS_S)
 
 
+def _is_forwarding(port: str) -> bool:
+    shown = subprocess.run(
+        ["ip", "-n", SWITCH, "-d", "-o", "link", "show", "dev", port],
+        check=True, capture_output=True, text=True, timeout=HANGS_S,
+    )  # fmt: skip
+    return "state forwarding" in shown.stdout
+
+
 class Machine:
     """A namespace with an interface on the switch, and a process in it that takes commands."""
 
@@ -58,6 +66,8 @@ class Machine:
         for address in addresses:
             ip("-n", self.name, "addr", "add", address, "dev", "eth0")
         ip("-n", self.name, "link", "set", "eth0", "multicast", "on" if multicast else "off", "up")
+        # Until the switch has noticed the carrier, up to a second on, it drops what is sent.
+        wait_until(lambda: _is_forwarding(port), f"{port}: a port that forwards", HANGS_S)
         if ipv6:  # the kernel makes the address when it has noticed the carrier, up to a second on
             wait_until(self._has_link_local, f"{self.name}: a link-local address", HANGS_S)
 
