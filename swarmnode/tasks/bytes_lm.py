@@ -108,11 +108,12 @@ class BytesLM(Task):
     # Rounds that grow spend the bytes where most is learnt. Docstrings, one alone 1.853, data
     # parallelism 1.654: 11 steps all along 1.706 at 1/114 of its bytes, 8 and growing from the 65th
     # mean on 1.701 at 1/104, 6 from the 45th on 1.699 at 1/111. Over 4,800 steps (1.640, 1.575): 22
-    # all along 1.588 at 1/228, 11 from the 80th on 1.581 at 1/231. On a large text it is the same
-    # how they grow. Perl's modules, the task's own size: 11 steps all along 1.872, 6 from the 45th
-    # mean on 1.877; over 4,800 steps of real nodes 10 from the 80th on 1.745, 6 from the 45th on
-    # 1.743, where one alone comes to 1.794 and data parallelism to 1.688. Where workers share cores
-    # half of the members are due sooner than that, and eight nodes send an 80th.
+    # all along 1.588 at 1/228, 11 from the 80th on 1.581 at 1/231. On a large text no difference
+    # was seen, in one run each. Perl's modules, the task's own size: 11 steps all along 1.872, 6
+    # from the 45th mean on 1.877; over 4,800 steps of real nodes 10 from the 80th on 1.745, 6 from
+    # the 45th on 1.743, where from other first weights one alone comes to 1.794 and data
+    # parallelism to 1.688. Where workers share cores half of the members are due sooner than that:
+    # eight nodes send an 80th in 1,200 steps, and in 600, most of them in rounds of six, a 65th.
     group_settings = MappingProxyType(
         {
             "every": 6,

@@ -18,9 +18,10 @@ without either it is 1.6218. So adapters are 2.2 % worse there. Of another first
 steps in place of 160, at half of these rates, it is 1.3709 and 1.3962; then lm_head among the
 targets makes 1.4145 of the latter, embeddings too 1.4270, eight times the rate for B (S. Hayou et
 al., "LoRA+", 2024) 1.3988, magnitudes apart (S.-Y. Liu et al., "DoRA", 2024) 1.4023, and the first
-singular vectors as a beginning (F. Meng et al., "PiSSA", 2024) 1.4053. On texts that no rate is
-from, three seeds each, adapters are worse by 1.5 % (asyncio, standard error .1), .4 % (http, .02;
-all of the model gains but 2 % there) and 1.4 % (xml, .5).
+singular vectors as a beginning (F. Meng et al., "PiSSA", 2024) 1.4053: one seed each, by programs
+that are not here. On texts that no rate is from, three seeds each, adapters are worse by 1.5 %
+(asyncio, standard error .1), .4 % (http, .02; all of the model gains but 2 % there) and 1.4 % (xml,
+.5). No rate above the highest was tried for all of the model, which may be better than it is here.
 
 far: it goes on with Python's texts for ``help``, prose of which it knows little, for as long as
 its first training was: that is more like a second pretraining. Each seed has a model of its own.
