@@ -46,6 +46,9 @@ from swarmnode.tensor.layout import Layout
 from swarmnode.worker.exchange.handoff import Handoff
 from swarmnode.worker.exchange.intents import PendingIntents
 from swarmnode.worker.training.clocks import Clocks
+from swarmnode.worker.training.loop import ASKED_SHARE
+
+_LOOK_S = 0.001  # between two looks at what the daemon says, where the worker waits for it
 
 
 @dataclass(repr=False)
@@ -145,7 +148,8 @@ class _Life:
             self._strategy, random.Random(f"{configure.shard_seed}/clock"), trio.current_time
         )
         self._rung: Sequence[Intent] = ()  # what the clock made due last
-        self._is_paused = False
+        self._is_called = self._is_paused = False
+        self._asked_until_s = 0.0
         self._next_report_s = 0.0
         self.crashed = False
 
@@ -160,6 +164,9 @@ class _Life:
     async def receive(self) -> FromWorker:
         await trio.lowlevel.checkpoint()
         while not self._outbox and not self.crashed:
+            await self._await_question()
+            if self._outbox:
+                break
             late_s = self._worker.late_s
             await trio.sleep(
                 self._worker.step_s + (self._rng.expovariate(1 / late_s) if late_s else 0)
@@ -191,6 +198,13 @@ class _Life:
             self._next_report_s = trio.current_time() + limits.WORKER_PROGRESS_S
             self._report()
 
+    async def _await_question(self) -> None:
+        """Let the daemon ask for the view that others wait for, as the worker's loop does."""
+        while self._is_called and not self._outbox and trio.current_time() < self._asked_until_s:
+            await trio.sleep(_LOOK_S)
+            while self._orders:
+                self._obey(self._orders.popleft())
+
     def _take_step(self) -> None:
         worker, strategy = self._worker, self._strategy
         strategy.flow(self._clocks.begin_step())
@@ -206,7 +220,10 @@ class _Life:
         self._clocks.end_step(worker.step_s)
         self._merge()
         info = StepInfo(worker.step, self._clocks.t, loss, worker.step_s)
-        self._intents.post(strategy.after_step(info), self._state)
+        due = strategy.after_step(info)
+        self._intents.post(due, self._state)
+        if self._is_called and self._intents.has_waiting(due):
+            self._asked_until_s = trio.current_time() + ASKED_SHARE * worker.step_s
 
     def _ring_clock(self) -> None:
         if self._clocks.rings and not self._intents.has_waiting(self._rung):
@@ -228,6 +245,7 @@ class _Life:
     def _obey(self, message: ToWorker) -> None:
         match message:
             case TakeView():
+                self._is_called = False
                 self._handoff.lend(message)
                 self._outbox.extend(self._handoff.go_on())
             case Weigh():
@@ -251,6 +269,7 @@ class _Life:
             case RoundSteps():
                 self._strategy.set_round_steps(message.steps)
             case Called(lineage=lineage):
+                self._is_called = True
                 self._strategy.on_call(lineage)
             case Records() if message.round == self._strategy.log_round():
                 records = [Record(r.author, r.payload, r.round) for r in message.records]

@@ -58,6 +58,10 @@ from swarmnode.worker.training.progress import SwarmCount
 
 # One bad batch may overflow; this many in a row mean that the model is lost.
 DIVERGED_STEPS = 5
+# Others wait for the view of a node that they have called. It would be asked for a moment after the
+# node has said that it comes, and answer a whole step later: so it waits that moment, for at most
+# this share of a step. It is called by those that are faster, and once a mean.
+ASKED_SHARE = 0.05
 _END = object()  # of a shard
 
 
@@ -99,6 +103,7 @@ class Loop:
         self.steps_max = steps_max
         self.rung: Sequence[Intent] = ()  # what the clock made due last
         self.paused = self.stopping = self.has_ended = False
+        self.is_called = False  # and others have not asked for its view yet
         self.bad_steps = 0
         self.counted_tokens = state.tokens
 
@@ -189,7 +194,11 @@ class Loop:
         self.state.applied.average(self.swarm_tokens)
         step = self.state.step
         info = StepInfo(step, self.clocks.t, loss, seconds, self.learnt_tokens())
-        self.intents.post(self.strategy.after_step(info), self.state)
+        self.hear_calls()
+        due = self.strategy.after_step(info)
+        self.intents.post(due, self.state)
+        if self.is_called and self.intents.has_waiting(due):
+            self.await_question(ASKED_SHARE * seconds)
         if step % self.state.task.eval_every_steps == 0 and not self.finished:
             self.settle()
             self.evaluate()
@@ -289,10 +298,28 @@ class Loop:
         for message in self.channel.poll(nap_s):
             self.obey(message)
 
+    def hear_calls(self) -> None:
+        """See whether others have called this node during the step: the mean is due now, then."""
+        with contextlib.suppress(DaemonGone):  # seen again, once the books of the step are kept
+            messages = self.channel.poll()
+            for message in messages:
+                if isinstance(message, Called):
+                    self.obey(message)
+            self.channel.put_back([each for each in messages if not isinstance(each, Called)])
+
+    def await_question(self, wait_s: float) -> None:
+        """Listen until the daemon asks for the view that others wait for, or the time is over."""
+        until = time.monotonic() + wait_s
+        while self.is_called and not self.stopping and (left_s := until - time.monotonic()) > 0:
+            for message in self.channel.poll(left_s):
+                self.obey(message)
+        self.is_called = False
+
     def obey(self, message: ToWorker) -> None:
         """Do what the daemon asks, between two steps."""
         match message:
             case TakeView():
+                self.is_called = False
                 self.handoff.lend(message)
                 self.exchange()
             case Drop():
@@ -318,6 +345,7 @@ class Loop:
                 self.settle()
                 self.strategy.on_stray()
             case Called():
+                self.is_called = True
                 self.strategy.on_call(message.lineage)
             case RoundSteps():
                 self.strategy.set_round_steps(message.steps)
