@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 _log = get_logger("swarmnode.daemon.collective")
 # Of a new measure of the line in the next: about four rounds tell.
 _RATE_GAIN = 0.25
-_SENT_BYTES = 16 * limits.KIB  # an eighth of a second of a home's uplink
+# What is out of a payload that breaks off is known by the piece: an eighth of a second of the line
+# as it was measured, in no less than a home's uplink takes in that time. A fast line gets a codec's
+# chunk at once: each piece takes some twenty microseconds, whatever its size.
+_PIECE_S = 0.125
+_PIECE_BYTES_MIN, _PIECE_BYTES_MAX = 16 * limits.KIB, limits.MIB
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,12 @@ class SendRate:
         self._under_way, self._began_at, self._n_bytes = 0, 0.0, 0
         self._marks: list[tuple[float, int]] = []  # at the end of each payload: all that was out
         self._are_whole = True
+
+    @property
+    def piece_bytes(self) -> int:
+        """How much of a payload to send at once."""
+        piece_bytes = int(_PIECE_S * self.bytes_per_s)
+        return min(max(piece_bytes, _PIECE_BYTES_MIN), _PIECE_BYTES_MAX)
 
     def begin(self, now: float) -> None:
         """A payload is sent from now on."""
@@ -246,7 +256,8 @@ class Post:
         for part in parts[:-1]:
             await self._send(stream, part)
         last = parts[-1] if parts else b""
-        tail_bytes = len(last) % _SENT_BYTES or min(len(last), _SENT_BYTES)
+        piece_bytes = self._rate.piece_bytes
+        tail_bytes = len(last) % piece_bytes or min(len(last), piece_bytes)
         head = len(last) - tail_bytes
         await self._send(stream, memoryview(last)[:head])
         await stream.send_last(memoryview(last)[head:])
@@ -254,9 +265,9 @@ class Post:
 
     async def _send(self, stream: Stream, part: Buffer) -> None:
         """Send it in pieces, so that what is out of a payload that breaks off is known."""
-        whole = memoryview(part)
-        for begin in range(0, len(whole), _SENT_BYTES):
-            piece = whole[begin : begin + _SENT_BYTES]
+        whole, piece_bytes = memoryview(part), self._rate.piece_bytes
+        for begin in range(0, len(whole), piece_bytes):
+            piece = whole[begin : begin + piece_bytes]
             await stream.send(piece)
             self._count(len(piece))
 
