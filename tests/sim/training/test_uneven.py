@@ -123,7 +123,7 @@ async def test_as_shipped_a_node_of_an_eighth_of_the_speed_is_in_the_means(
     )
     async with sim_swarm(tmp_path, 1, numel=600, worker=first) as swarm:
         await _train(swarm, (equal, last))
-        await trio.sleep(100)  # until all have said how fast they are, and the slowest has caught up
+        await trio.sleep(100)  # until all have said how fast they are, and all are in
         fast.clear()
         slow.clear()
         before = swarm.nodes[0].worker.step

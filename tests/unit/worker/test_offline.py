@@ -48,7 +48,7 @@ def test_describe_says_what_a_manifest_needs(run):
     assert len(facts["layout_hash"]) == len(facts["data_hash"]) == 64
     assert facts["config"] == SMALL_LM | {"lr": 0.02}
     assert (facts["strategy"], facts["strategy_version"]) == ("streaming", 1)
-    assert facts["strategy_settings"]["every"] == 6
+    assert facts["strategy_settings"]["every"] == 7
     assert (facts["topology"], facts["codecs"]) == ("", ["T3B320"])
     assert facts["exchange_every_steps"] == 16
     assert run("describe", "--task", "bytes-lm", "--config", config) == [facts]
@@ -56,7 +56,7 @@ def test_describe_says_what_a_manifest_needs(run):
 
 def test_members_with_data_of_their_own_meet_more_often_and_as_a_whole(run):
     kept = ("every", "fragments", "momentum", "beta")
-    for name, meets in [("digits", [16, 1, 0.5, 0.6]), ("bytes-lm", [6, 1, 0.6, 0.6])]:
+    for name, meets in [("digits", [16, 1, 0.5, 0.6]), ("bytes-lm", [7, 1, 0.6, 0.6])]:
         config = json.dumps(SMALL_LM if name == "bytes-lm" else {})
         task = ("--task", name, "--config", config, "--own-data")
         (facts,) = run("describe", *task, "--strategy-settings", '{"beta": 0.6}')
@@ -78,10 +78,10 @@ def test_each_task_knows_how_often_whole_models_meet(run):
 @pytest.mark.parametrize(
     ("given", "every", "momentum", "codec"),
     [
-        ({}, 6, 0.6, "T3B320"),
+        ({}, 7, 0.6, "T3B320"),
         ({"every": 30}, 30, 0.6, "T3B320"),
         ({"meet": "pair"}, 32, 0.5, "E3M0"),
-        ({"momentum": 0.0, "delta_codec": "E3M0"}, 6, 0.0, "E3M0"),
+        ({"momentum": 0.0, "delta_codec": "E3M0"}, 7, 0.0, "E3M0"),
     ],
 )
 def test_a_task_says_what_suits_it_in_groups_where_nothing_is_said(
