@@ -23,21 +23,16 @@ from swarmnode.bench.fidelity.finding import Check, Finding, Plot, Series, Table
 from swarmnode.bench.fidelity.versions import made_with
 from swarmnode.bench.learning.corpora import describe_untuned, read_untuned, write_texts
 from swarmnode.bench.learning.daemons import train_daemons
-from swarmnode.bench.learning.jobs import Job, Trained
+from swarmnode.bench.learning.jobs import CONFIG, Job, Trained
 from swarmnode.bench.learning.outcome import SeedResult, combine
 from swarmnode.bench.learning.plan import Plan, Swarm
 from swarmnode.bench.learning.run import baseline_jobs, swarm_lr, train_all
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
 
 _NAME = "default"
-# A fifth of the default's parameters and a sixteenth of its tokens a step: eighteen swarms take
-# minutes then, and the noise of the gradient is still what limits one node alone.
-_CONFIG = {"dim": 32, "layers": 1, "heads": 2, "context": 32, "batch": 4}
 _NEVER: dict[str, Any] = {"every": 10**6}  # steps of a round: no exchange
-_SHARE = 0.2  # of the gain; how much more it is, is a finding of so short a training
-# Of data parallelism's bytes. What nodes say of themselves goes by time, not by steps: of a model
-# that is so small, in steps that wait for a core, it is most of what they send.
-_EXCHANGED, _SENT = 1 / 80, 1 / 20
+_SHARE = 0.4  # of the gain; how much more it is, is a finding
+_EXCHANGED, _SENT = 1 / 80, 1 / 40  # of data parallelism's bytes
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,9 @@ class Size:
     texts: int
 
 
-FULL_SIZE = Size((2, 4, 8), 600, (1, 2, 3), 2)
+# Of the task's own size. A smaller model takes such steps in a few milliseconds, and all of them in
+# the seconds between two reports of a member, by which the others know how far the swarm is.
+FULL_SIZE = Size((2, 4, 8), 1200, (1, 2, 3), 2)
 QUICK_SIZE = Size((2,), 40, (1,), 1)
 
 
@@ -94,7 +91,7 @@ def run_default(*, is_quick: bool) -> Finding:
 def _train_cases(size: Size, folder: Path) -> list[Case]:
     texts = list(write_texts(read_untuned(), folder).items())[: size.texts]
     plans = [
-        (text, seed, Plan(nodes, size.steps, "", data=str(data), config=_CONFIG))
+        (text, seed, Plan(nodes, size.steps, "", data=str(data)))
         for nodes in size.nodes
         for text, data in texts
         for seed in size.seeds
@@ -261,7 +258,7 @@ def _with_error(values: Sequence[float]) -> str:
 
 
 def _config() -> str:
-    return ", ".join(f"{name} {value}" for name, value in _CONFIG.items())
+    return ", ".join(f"{name} {value}" for name, value in CONFIG.items())
 
 
 def _plot(cases: Sequence[Case], size: Size) -> Plot:

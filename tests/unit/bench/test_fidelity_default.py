@@ -50,7 +50,7 @@ def test_own_models_are_judged_for_each_number_of_nodes() -> None:
 
 
 def test_what_is_within_its_error_is_not_shown() -> None:
-    found = judge(cases(2.28, spread=0.1), SIZE)
+    found = judge(cases(2.2, spread=0.1), SIZE)
     check = found.checks[0]
     assert check.margin > 0
     assert not check.is_shown
