@@ -60,8 +60,10 @@ from swarmnode.worker.training.progress import SwarmCount
 DIVERGED_STEPS = 5
 # Others wait for the view of a node that they have called. It would be asked for a moment after the
 # node has said that it comes, and answer a whole step later: so it waits that moment, for at most
-# this share of a step. It is called by those that are faster, and once a mean.
+# this share of a step. It is called by those that are faster, and once a mean. Of a short step that
+# would be less than a question takes.
 ASKED_SHARE = 0.05
+_ASKED_S_MIN = 0.01
 _END = object()  # of a shard
 
 
@@ -309,7 +311,7 @@ class Loop:
 
     def await_question(self, wait_s: float) -> None:
         """Listen until the daemon asks for the view that others wait for, or the time is over."""
-        until = time.monotonic() + wait_s
+        until = time.monotonic() + (wait_s if wait_s >= _ASKED_S_MIN else 0.0)
         while self.is_called and not self.stopping and (left_s := until - time.monotonic()) > 0:
             for message in self.channel.poll(left_s):
                 self.obey(message)
