@@ -62,7 +62,7 @@ def test_a_called_node_waits_for_the_question_and_lends_its_view_before_the_next
     assert (intent.kind, ready.ticket) == ("group", 1)
 
 
-def test_a_node_that_is_due_by_itself_waits_for_nobody(rig):
+def test_a_node_that_is_due_by_itself_does_not_wait(rig):
     rig.step(15)
     ask_next(rig)
     rig.step()
