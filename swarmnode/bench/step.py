@@ -48,8 +48,9 @@ def task_options(params: int, *, adam: bool = False) -> list[str]:
     """
     if not params:
         return ["--task", "bytes-lm"]
-    settings = {"dim": params, "batch": 1, "lr": (_ADAM_LR if adam else _LR) / params}
-    settings |= {"optimizer": "adam"} if adam else {}
+    lr = (_ADAM_LR if adam else _LR) / params
+    optimizer = "adam" if adam else "sgd"
+    settings = {"dim": params, "batch": 1, "lr": lr, "optimizer": optimizer}
     words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     return ["--task", "synthetic", *words]
 
