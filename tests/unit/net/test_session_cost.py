@@ -1,7 +1,9 @@
-"""What a session costs beside the least that any would: in CPU time, both measured in turns.
+"""What a session costs beside the least that any would: in CPU time, all measured in turns.
 
 The least is two tasks over the same kind of channel: one encrypts each chunk into a buffer and
 sends it, the other receives it and decrypts it into another. What else the machine does slows both.
+What comes on top is Python's work, which is counted in switches of tasks too: of two machines one
+encrypted and copied twice as fast as the other, and ran Python as slowly.
 """
 
 from __future__ import annotations
@@ -31,9 +33,13 @@ SMALL_BYTES_MAX = 16 * 1024
 # Memory that is used again, as a session does: fresh one costs more than its encryption.
 PAYLOAD, OPENED = bytearray(CHUNK_BYTES), bytearray(CHUNK_BYTES)
 SEALED = [memoryview(bytearray(CHUNK_BYTES + _TAG_BYTES)) for _ in range(2)]
+SWITCHES = 200
 # Measured on two busy cores: 1.51 to 1.66, and 1.80 to 1.91 where each park had a cancel scope of
 # its own and the payload of a message was copied once more.
 COST_RATIO_MAX = 1.72
+# On two cores with faster caches, where the ratio is 2.03 to 2.17: 30 to 31.3, and 34 to 38.6 with
+# that scope and that copy.
+COST_SWITCHES_MAX = 32.0
 
 
 class Handed:
@@ -121,6 +127,11 @@ async def send_by_hand(near: Channel, far: Channel) -> None:
         nursery.start_soon(seal_and_send, aead, near, SEALED[1])
 
 
+async def switch_tasks() -> None:
+    for _ in range(SWITCHES):
+        await trio.lowlevel.checkpoint()
+
+
 async def cpu_s(send: Callable[[], Awaitable[None]]) -> float:
     start_s = time.thread_time()
     await send()
@@ -131,7 +142,7 @@ async def test_a_chunk_costs_little_more_than_its_encryption_and_its_way() -> No
     (near, far), by_hand = hands(), hands()
     services = Services()
     services.add_stream("sink", sink)
-    session_s, by_hand_s = [], []
+    session_s, by_hand_s, switch_s = [], [], []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(start, nursery, far, BOB, Role.SERVER, services)
         session = await start(nursery, near, ALICE, Role.CLIENT)
@@ -139,9 +150,13 @@ async def test_a_chunk_costs_little_more_than_its_encryption_and_its_way() -> No
         for turn in range(TURNS_MAX):
             session_s.append(await cpu_s(lambda: send_chunks(stream, PAYLOAD)))
             by_hand_s.append(await cpu_s(lambda: send_by_hand(*by_hand)))
+            switch_s.append(await cpu_s(switch_tasks))
             # The fastest of each: what others took of the caches is in all the rest.
+            more_s = (min(session_s) - min(by_hand_s)) / CHUNKS
+            switches = more_s / (min(switch_s) / SWITCHES)
             ratio = min(session_s) / min(by_hand_s)
-            if turn >= TURNS and ratio < COST_RATIO_MAX:
+            is_little = ratio < COST_RATIO_MAX or switches < COST_SWITCHES_MAX
+            if turn >= TURNS and is_little:
                 break
         nursery.cancel_scope.cancel()
-    assert ratio < COST_RATIO_MAX
+    assert is_little, f"{ratio:.2f} times the least, {switches:.1f} switches more for each chunk"
