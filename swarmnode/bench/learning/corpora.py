@@ -1,10 +1,10 @@
 """Texts that lie on any machine that trains, for findings on what was not tuned on them.
 
 ``code``: sources of the standard library, of ``email``, ``http`` and ``xml``. ``english``: what
-the docstrings of its modules outside of packages say. ``torch``: what those of its ``nn`` say. Each
-is the same wherever the version of Python, or of torch, is; :func:`describe` names what they were
-made from. How long rounds of ``bytes-lm`` are was chosen on ``english``: what trains by that has
-``torch`` in its place.
+the docstrings of its modules outside of packages say. Each is the same wherever the version of
+Python is; :func:`describe` names what they were made from. How long rounds of ``bytes-lm`` are was
+chosen on ``english``: what trains by that has other and longer texts, sources of torch and the
+docstrings of sympy, which comes with it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from swarmnode.store.files import make_private_dir, write_atomic
 _PACKAGES = ("email", "http", "xml")
 _BYTES_MIN = 100_000  # less is no text to learn from: some distributions leave sources out
 _BYTES_MAX = 600_000  # more than the runs here read once, and little enough to read quickly
+# Eight nodes read them two or three times in 1,200 steps. What they read sixteen times, data
+# parallelism learns by heart: it is worse than a swarm then, with no gain to keep a part of.
+_UNTUNED_BYTES_MAX = 4_000_000
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _DIGITS = 12  # of a hash, for people
 
@@ -46,20 +49,26 @@ def read_corpora() -> dict[str, bytes]:
 
 @lru_cache(maxsize=1)
 def read_untuned() -> dict[str, bytes]:
-    """Return code and torch by name: what nothing of ``bytes-lm`` was chosen on.
+    """Return code and docs by name: what nothing of ``bytes-lm`` was chosen on.
 
     Raises:
-        ConfigError: the standard library has no sources here, or there is no torch.
+        ConfigError: there is no torch, which brings sympy, or they have no sources here.
     """
-    found = importlib.util.find_spec("torch")  # which is not imported so
-    if found is None or found.origin is None:
-        raise ConfigError("expected torch, whose documentation is a text to learn; install it")
-    root = Path(found.origin).parent / "nn"
-    said = _said_in(sorted(root.rglob("*.py")))
+    code, docs = _root_of("torch") / "_inductor", _root_of("sympy")
+    sources = (path.read_bytes() for path in sorted(code.rglob("*.py")))
+    said = (text.encode() for text in _docstrings(sorted(docs.rglob("*.py"))))
     return {
-        "code": read_corpora()["code"],
-        "torch": _checked(said, f"the sources of torch in {root}"),
+        "code": _checked(_joined(sources, _UNTUNED_BYTES_MAX), f"the sources of torch in {code}"),
+        "docs": _checked(_joined(said, _UNTUNED_BYTES_MAX), f"the sources of sympy in {docs}"),
     }
+
+
+def _root_of(package: str) -> Path:
+    """Return where a package lies, which is not imported so. Raises ConfigError."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise ConfigError(f"expected {package}, which is a text to learn here; install torch")
+    return Path(found.origin).parent
 
 
 def _checked(text: bytes, whence: str) -> bytes:
@@ -103,13 +112,12 @@ def describe() -> str:
 
 
 def describe_untuned() -> str:
-    """Return what code and torch are, likewise. Raises ConfigError, as :func:`read_untuned`."""
+    """Return what code and docs are, likewise. Raises ConfigError, as :func:`read_untuned`."""
     texts = read_untuned()  # or says that there is no torch
-    torch_version = importlib.metadata.version("torch").partition("+")[0]  # of any build
+    torch, sympy = (importlib.metadata.version(name) for name in ("torch", "sympy"))
     return (
-        f"sources of Python {platform.python_version()}'s {', '.join(_PACKAGES)} (code) and the"
-        f" docstrings of torch {torch_version}'s nn (torch), on which"
-        f" nothing was tuned; SHA-256 {_hashes(texts)}"
+        f"sources of torch {torch.partition('+')[0]}'s _inductor (code) and the docstrings of"
+        f" sympy {sympy} (docs), on which nothing was tuned; SHA-256 {_hashes(texts)}"
     )
 
 
@@ -118,14 +126,14 @@ def _hashes(texts: Mapping[str, bytes]) -> str:
     return " and ".join(f"{name} {digits}" for name, digits in hashes.items())
 
 
-def _joined(parts: Iterable[bytes]) -> bytes:
+def _joined(parts: Iterable[bytes], bytes_max: int = _BYTES_MAX) -> bytes:
     """Return the first of them, up to so many bytes: whole characters of UTF-8."""
     text = b""
     for part in parts:
         text += part + b"\n\n"
-        if len(text) >= _BYTES_MAX:
+        if len(text) >= bytes_max:
             break
-    return text[:_BYTES_MAX].decode(errors="ignore").encode()
+    return text[:bytes_max].decode(errors="ignore").encode()
 
 
 def _sources(root: Path) -> Iterator[Path]:

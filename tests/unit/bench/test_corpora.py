@@ -19,7 +19,8 @@ READERS = pytest.mark.parametrize("read", [read_corpora, read_untuned])
 @READERS
 def test_there_are_two_and_they_are_of_two_kinds(read) -> None:
     texts = read()
-    assert all(100_000 <= len(text) <= 600_000 for text in texts.values())
+    most = 600_000 if read is read_corpora else 4_000_000  # which eight nodes read thrice
+    assert all(most - 3 <= len(text) <= most for text in texts.values())
     code, prose = texts.values()
     assert code.count(b"    def ") > 10 * prose.count(b"    def ")
 
@@ -47,4 +48,4 @@ def test_the_default_learns_none_of_what_its_rounds_were_chosen_on() -> None:
 def test_they_are_named_with_their_hashes() -> None:
     assert describe() == describe()
     assert "SHA-256 code " in describe()
-    assert " and torch " in describe_untuned()
+    assert " and docs " in describe_untuned()
