@@ -26,7 +26,7 @@ _PACKAGES = ("email", "http", "xml")
 _BYTES_MIN = 100_000  # less is no text to learn from: some distributions leave sources out
 _BYTES_MAX = 600_000  # more than the runs here read once, and little enough to read quickly
 # Eight nodes read them two or three times in 1,200 steps. What they read sixteen times, data
-# parallelism learns by heart: it is worse than a swarm then, with no gain to keep a part of.
+# parallelism seems to learn by heart: it was worse than a swarm, with no gain to keep a part of.
 _UNTUNED_BYTES_MAX = 4_000_000
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _DIGITS = 12  # of a hash, for people
