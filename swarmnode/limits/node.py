@@ -391,6 +391,9 @@ FINALIZE_GROUP_SIZE = 8
 FINALIZE_WEIGHT_MEDIANS_MAX = 8.0
 # A member that dies between two rounds of a grid spoils it: again, with those that are left.
 FINALIZE_ATTEMPTS_MAX = 3
+# Where so many of all members say that they are in another merge there is one, which is not to be
+# halved; fewer of them may be liars, who could forbid every merge.
+FINALIZE_BUSY_SHARE_MIN = 1 / 3
 # A slow step, and a model copied to disk; evaluating it afterwards takes as long again.
 FINALIZE_WORKER_S = 120.0
 # Members that have taken their model wait so long for what is to be done with it.

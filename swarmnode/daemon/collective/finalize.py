@@ -9,8 +9,8 @@ the caller                              every member that has a worker, the aske
       --done-->                             forgets it
 
 Training goes on meanwhile, with each node's own model. A member that dies is left out: the others
-end with the mean over those that are left. One merge at a time: a caller that finds a member
-busy with another one gives its own up. The contract for others is ``proto/finalize.md``.
+end with the mean over those that are left. One merge at a time: a caller that finds a third of the
+members busy with another one gives its own up. The contract for others is ``proto/finalize.md``.
 
 A swarm merges once, at its end, and most nodes are gone by then: this is imported when the first
 merge is asked for (``make_training`` of ``daemon/app``).
@@ -87,7 +87,7 @@ class _Round:
     prepared: dict[PeerId, wire.Prepared] = field(default_factory=dict)
     merged: dict[PeerId, wire.Merged] = field(default_factory=dict)
     left_out: dict[PeerId, str] = field(default_factory=dict)
-    busy: list[PeerId] = field(default_factory=list)
+    busy: dict[PeerId, str] = field(default_factory=dict)  # and what they say
 
 
 class Finalizer:
@@ -124,7 +124,7 @@ class Finalizer:
 
         Raises:
             ConfigError: no such rule.
-            Overloaded: another merge is under way, or has just been.
+            Overloaded: another merge is under way, or has just been, here or at many members.
             WorkerError, DeadlineExceeded: this node could not take part to the end.
         """
         if rule not in MERGE_RULES:
@@ -148,11 +148,10 @@ class Finalizer:
         this.prepared[self._self_id] = own
         others = [peer for peer in members if peer != self._self_id]
         await run_concurrently(*(partial(self._prepare, this, rule, peer) for peer in others))
-        if this.busy:
-            raise Overloaded(
-                f"another merge is under way, {this.busy[-1].short} takes part in it:"
-                " try again later"
-            )
+        if len(this.busy) >= limits.FINALIZE_BUSY_SHARE_MIN * len(members):
+            peer, why = this.busy.popitem()
+            raise Overloaded(f"{peer.short} takes no part: {why}")
+        this.left_out |= this.busy
         taking_part = [
             peer for peer, said in this.prepared.items() if self._is_alike(this, peer, said, own)
         ]
@@ -219,8 +218,8 @@ class Finalizer:
                 limits.FINALIZE_WORKER_S + limits.PEER_REQUEST_DEADLINE_S,
             )
             this.prepared[peer] = decode_record(answer, wire.Prepared)
-        except Overloaded:
-            this.busy.append(peer)
+        except Overloaded as error:
+            this.busy[peer] = str(error)
         except SwarmNodeError as error:
             this.left_out[peer] = str(error)
 

@@ -238,6 +238,48 @@ async def test_one_merge_at_a_time(autojump_clock: MockClock, tmp_path: Path) ->
         assert (await all_of_them[2].finalizer.finalize("mean")).agreed == 3
 
 
+@pytest.mark.parametrize(("n", "n_busy"), [(4, 1), (7, 2)])
+async def test_fewer_than_a_third_that_say_they_are_busy_forbid_no_merge(
+    autojump_clock: MockClock, tmp_path: Path, n: int, n_busy: int
+) -> None:
+    async with members(n, tmp_path) as (_, all_of_them):
+        busy = await occupied(all_of_them, n_busy)
+        found = await all_of_them[0].finalizer.finalize("mean")
+        assert (found.agreed, found.members, found.contributors) == (n - n_busy, n, n - n_busy)
+        assert found.left_out.keys() == {str(each.node.peer) for each in busy}
+        assert all("another merge is under way" in why for why in found.left_out.values())
+
+
+@pytest.mark.parametrize(("n", "n_busy"), [(3, 1), (6, 2)])
+async def test_where_a_third_are_busy_there_is_another_merge(
+    autojump_clock: MockClock, tmp_path: Path, n: int, n_busy: int
+) -> None:
+    async with members(n, tmp_path) as (_, all_of_them):
+        await occupied(all_of_them, n_busy)
+        with pytest.raises(Overloaded, match=r"takes no part: .*another merge is under way"):
+            await all_of_them[0].finalizer.finalize("mean")
+
+
+async def occupied(all_of_them: list[Member], n: int) -> list[Member]:
+    """Return the n after the first, which the last one asked for a share and forgot."""
+    prepare = encode_record(wire.Prepare(b"f" * 16, "mean"))
+    for each in all_of_them[1 : 1 + n]:
+        session = await all_of_them[-1].connect(each.node.peer)
+        await session.request(SERVICE, prepare, deadline_s=5.0)
+    return all_of_them[1 : 1 + n]
+
+
+async def test_who_asks_again_too_soon_is_told_so(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with members(3, tmp_path) as (_, (asker, *_others)):
+        for _ in range(2):
+            await asker.finalizer.finalize("mean")
+            await trio.sleep(limits.FINALIZE_PAUSE_S)
+        with pytest.raises(Overloaded, match=r"one merge of .* in 10 minutes, got another"):
+            await asker.finalizer.finalize("mean")
+
+
 async def ask_and_forget(asker: Member, asked: Member, number: int) -> None:
     """Have a member build its share, for nothing. Raises what it answers."""
     fid = bytes([number]) * 16
