@@ -94,6 +94,7 @@ def test_two_versions_train_together_and_a_node_is_upgraded(
     new = party.join("new", via=old)
     new.wait_training()
     old_by_new = party.join("old-by-new", via=new, **before)
+    old_by_new.wait_training()
     nodes = [old, new, old_by_new]
     assert [_is_before(node) for node in nodes] == [True, False, True]
     _stay_together(nodes)
