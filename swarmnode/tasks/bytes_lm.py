@@ -120,7 +120,7 @@ class BytesLM(Task):
     group_settings = MappingProxyType(
         {
             "every": 7,
-            "lengthen": 52,
+            "lengthen": 49,
             "fragments": 1,
             "momentum": 0.6,
             "beta": 0.8,
