@@ -29,7 +29,10 @@ once_more() {
 }
 
 tell_flaky() {
-    local status=$?
+    local status=$? running
+    running=$(jobs -p)
+    # shellcheck disable=SC2086 -- several numbers
+    [ -z "$running" ] || kill $running || true # else what runs beside a stage that failed is left
     if [ "${#flaky[@]}" -gt "$FLAKY_MAX" ]; then
         echo "expected at most $FLAKY_MAX tests that fail first and pass then, got ${#flaky[@]}: mend them"
         [ "$status" != 0 ] || status=1

@@ -16,6 +16,7 @@ CI = ROOT / ".ci"
 SCRIPT = """
 set -euo pipefail
 source {flaky}
+{before}
 .venv/bin/pytest first || once_more first
 .venv/bin/pytest second || once_more second
 echo "+ style, types, layers"
@@ -40,7 +41,7 @@ def test_sound():
 BROKEN = "def test_broken():\n    assert False\n"
 
 
-def run_ci(folder: Path, **stages: str) -> tuple[int, list[str]]:
+def run_ci(folder: Path, before: str = "", **stages: str) -> tuple[int, list[str]]:
     """Run CI on these tests; return its exit status and what it printed."""
     programs = folder / ".venv/bin"
     programs.mkdir(parents=True)
@@ -52,7 +53,7 @@ def run_ci(folder: Path, **stages: str) -> tuple[int, list[str]]:
         (folder / stage).mkdir()
         (folder / stage / f"test_{stage}.py").write_text(text)
     done = subprocess.run(
-        ["bash", "-c", SCRIPT.format(flaky=CI / "flaky.sh")],
+        ["bash", "-c", SCRIPT.format(flaky=CI / "flaky.sh", before=before)],
         cwd=folder,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they take most of the time
@@ -61,6 +62,14 @@ def run_ci(folder: Path, **stages: str) -> tuple[int, list[str]]:
         check=False,
     )
     return done.returncode, done.stdout.splitlines()
+
+
+def command_of(pid: str) -> bytes:
+    """Return how a process was called; nothing of one that has ended."""
+    try:
+        return Path("/proc", pid, "cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def flaky(name: str, count: int) -> str:
@@ -99,6 +108,14 @@ def test_tests_that_could_not_be_run_are_not_passed_over(tmp_path: Path) -> None
     status, lines = run_ci(tmp_path, first=flaky("first", 0), second="import sys; sys.exit(3)\n")
     assert status == 1
     assert "+ style, types, layers" not in lines
+
+
+@pytest.mark.parametrize("stage", [BROKEN, "def test_sound():\n    pass\n"])
+def test_nothing_that_ran_beside_is_left_behind(stage: str, tmp_path: Path) -> None:
+    """Whether all is well or CI ends at a stage that failed."""
+    beside = "sleep 60 >build.log 2>&1 & echo $!"
+    _, lines = run_ci(tmp_path, before=beside, first=stage, second=flaky("second", 0))
+    assert command_of(lines[0]) != b"sleep\x0060\x00"
 
 
 def test_ci_uses_it() -> None:
