@@ -134,7 +134,8 @@ def test_a_cut_uplink_carries_nothing_until_it_is_mended(plain: Plain) -> None:
         plain.lab.set_uplink(client, is_up=False)
         assert seen_from(sender, server) is None
         plain.lab.set_uplink(client, is_up=True)
-        assert seen_from(sender, server) is not None
+        # The first ones may still find a bridge that learns its ports, where cores are shared.
+        assert any(seen_from(sender, server) for _ in range(10))
 
 
 @pytest.fixture(scope="module")
