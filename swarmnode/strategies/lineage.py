@@ -13,7 +13,9 @@ its tokens (contributions.py).
 
 Rounds may grow (``lengthen``): with c means behind a lineage, more than n, a round has
 (1 + 1/n)^(c − n) times as many steps, which is an n-th of all that were taken, and ROUND_LONGER_MAX
-times as many at most. What a swarm sends in a long training is that much less.
+times as many at most. What a swarm sends in a long training is that much less. Such rounds fit the
+number of members too: a mean of N costs each 2 (N − 1) / N models, so a few may make more of them
+for the same bytes, and begin to grow at about the same step.
 
 A node that a mean was made without has other slow weights than the rest. So these have a version, a
 count of means and a hash over the members that took part in them: only equal ones average. A node
@@ -93,6 +95,7 @@ class InLineage(InRounds, InPieces):
         self._harm_probe: LossAt | None = None  # by which catch-ups are weighed
         self._keeps_learnt = True  # of the answer that was weighed last
         self._paced_steps = self.round_steps()
+        self._n_present = 0  # at the last mean; 0: this process has seen none
         self._local_step = 0
         self._trials: Trials | None = None  # until there is something to try
 
@@ -108,8 +111,8 @@ class InLineage(InRounds, InPieces):
 
     def _lengthen(self) -> None:
         """Let the next round be as long as the lineage has it."""
-        n_means = int(self.lineage[0])
-        self.rounds.set_steps(lengthened(self._paced_steps, n_means, self._lengthen_after))
+        n_means, after = int(self.lineage[0]), self._lengthen_after
+        self.rounds.set_steps(lengthened(self._paced_steps, n_means, after, self._n_present))
 
     def lineage_buffers(self) -> Mapping[str, torch.Tensor]:
         """Return what a snapshot holds of it."""
@@ -200,6 +203,7 @@ class InLineage(InRounds, InPieces):
     def extend(self, exchange: Exchange) -> None:
         """Count a mean that was merged."""
         extend_lineage(self.lineage, exchange.present)
+        self._n_present = len(exchange.present)
         self._lengthen()
         self.contributions.merged(exchange.intent.fragment)
 
@@ -297,13 +301,21 @@ class InLineage(InRounds, InPieces):
         return True
 
 
-def lengthened(steps: int, n_means: int, after: int) -> int:
-    """Return how many steps a round has after so many means, of ``steps`` at first.
+def lengthened(steps: int, n_means: int, after: int, n_members: int = 0) -> int:
+    """Return the steps of a round after so many means, of ``steps`` at first in a large swarm.
 
-    ``after``: so many means; 0: never.
+    ``after``: so many means, there; 0: never, and rounds are the same for any number of members.
+    ``n_members``: that make a mean; 0: not known, as many as in a large swarm.
     """
-    if n_means <= after or not after:
+    if not after:
         return steps
+    if n_members > 1:
+        first = math.ceil(steps * (n_members - 1) / n_members)
+        after = after * steps // first
+    else:
+        first = steps
+    if n_means <= after:
+        return first
     # The exponent is bounded: a lineage of a million means must not overflow.
     growth = min(n_means - after, after * limits.ROUND_LONGER_MAX) * math.log1p(1 / after)
-    return int(steps * min(math.exp(growth), limits.ROUND_LONGER_MAX))
+    return int(first * min(math.exp(growth), limits.ROUND_LONGER_MAX))

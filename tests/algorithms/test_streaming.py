@@ -56,16 +56,22 @@ def test_in_groups_it_is_diloco():
 def test_rounds_grow_as_the_means_behind_a_lineage_do():
     steps = [lengthened(10, n_means, 20) for n_means in (0, 20, 21, 35, 100, 10**6)]
     assert steps == [10, 10, 10, 20, 10 * limits.ROUND_LONGER_MAX, 10 * limits.ROUND_LONGER_MAX]
-    assert lengthened(10, 10**6, 0) == 10
+    assert lengthened(10, 10**6, 0) == lengthened(10, 10**6, 0, 2) == 10
+    by_members = [lengthened(7, 0, 49, n_members) for n_members in (0, 1, 2, 3, 4, 6, 8, 64)]
+    assert by_members == [7, 7, 4, 5, 6, 6, 7, 7]  # a mean of two costs half, one of four 3/4
+    # They begin to grow at the same step, and grow as far.
+    assert [lengthened(7, n_means, 49, 2) for n_means in (85, 200, 10**6)] == [4, 15, 24]
     group = {"every": 4, "fragments": 1, "lengthen": 5}
-    grown, _ = digits(Streaming, group, n=4, steps=120)
-    same, _ = digits(Streaming, {**group, "lengthen": 0}, n=4, steps=120)
+    grown, _ = digits(Streaming, group, n=8, steps=120)
+    same, _ = digits(Streaming, {**group, "lengthen": 0}, n=8, steps=120)
     lineages = torch.stack([node.strategy.lineage for node in grown.nodes])
     assert bool((lineages == lineages[0]).all())
     # 5 rounds of 4 steps, then each a fifth longer than all before it, of at most 24 steps.
     assert 11 <= int(lineages[0][0]) <= 15
     assert int(same.nodes[0].strategy.lineage[0]) >= 28
     assert grown.tally.bytes < 0.55 * same.tally.bytes
+    few, _ = digits(Streaming, {**group, "every": 8, "lengthen": 100}, n=2, steps=120)
+    assert 28 <= int(few.nodes[0].strategy.lineage[0]) <= 30  # of 4 steps
 
 
 def test_streaming_diloco_is_what_the_paper_writes():
