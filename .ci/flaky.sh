@@ -31,8 +31,11 @@ once_more() {
 tell_flaky() {
     local status=$? running
     running=$(jobs -p)
-    # shellcheck disable=SC2086 -- several numbers
-    [ -z "$running" ] || kill $running || true # else what runs beside a stage that failed is left
+    if [ -n "$running" ]; then # else what runs beside a stage that failed is left
+        # shellcheck disable=SC2086 -- several numbers
+        kill $running || true
+        wait || true # until it has ended: the next run must not meet it
+    fi
     if [ "${#flaky[@]}" -gt "$FLAKY_MAX" ]; then
         echo "expected at most $FLAKY_MAX tests that fail first and pass then, got ${#flaky[@]}: mend them"
         [ "$status" != 0 ] || status=1

@@ -82,10 +82,10 @@ def remove(name: str) -> None:
     )
 
 
-def remove_leftovers() -> None:
+def remove_leftovers(prefix: str = PREFIX) -> None:
     """Remove labs of processes that were killed before they could do it."""
-    for name in existing(rf"{PREFIX}\d+-.*"):
-        pid = name.removeprefix(PREFIX).partition("-")[0]
+    for name in existing(rf"{prefix}\d+-.*"):
+        pid = name.removeprefix(prefix).partition("-")[0]
         if not Path(f"/proc/{pid}").exists():
             remove(name)
 

@@ -70,14 +70,16 @@ def test_a_share_of_frames_is_lost() -> None:
 def test_what_a_killed_run_left_is_removed(able: None) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    left, own = f"{namespaces.PREFIX}{ended.pid}-r0", f"{namespaces.own_prefix()}kept-r0"
+    # Of names that no other lab's beginning looks for: tests run side by side.
+    prefix = f"{namespaces.PREFIX}left"
+    left, own = f"{prefix}{ended.pid}-r0", f"{prefix}{os.getpid()}-r0"
     try:
         for name in (left, own):
             namespaces.run("ip", "netns", "add", name)
         sleeper = subprocess.Popen(["ip", "netns", "exec", left, "sleep", "600"])
         while Path(f"/proc/{sleeper.pid}/comm").read_text().strip() != "sleep":
             os.sched_yield()
-        namespaces.remove_leftovers()
+        namespaces.remove_leftovers(prefix)
         assert sleeper.wait(5.0) < 0
         assert namespaces.existing(left) == []
         assert namespaces.existing(own) == [own]
