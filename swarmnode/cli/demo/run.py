@@ -15,7 +15,8 @@ from swarmnode.processes.node_process import NodeProcess, free_addresses
 from swarmnode.protocol.swarm import parse_link
 
 SWARM_NAME = "demo"
-_EVERY = 6  # steps; loopback has bandwidth to spare, and a minute is short for rounds of 13
+# Loopback has bandwidth to spare: rounds are short, and stay so.
+_ROUNDS = ("--set", "strategy.every=6", "--set", "strategy.lengthen=0")
 _POLL_S = 0.5
 _JOIN_AT = 0.3  # of the training time
 _KILL_AT = 0.5
@@ -111,7 +112,7 @@ class DemoRun:
         Raises:
             SwarmNodeError: a node did not do what it should; its log is in the message.
         """
-        options = ("--task", "bytes-lm", "--set", f"strategy.every={_EVERY}", *self._data)
+        options = ("--task", "bytes-lm", *_ROUNDS, *self._data)
         link = await self.nodes[0].create(SWARM_NAME, *options)
         self._view.say(f"created a swarm: {link}")
         self._first_peer = str(parse_link(link).hints[0].peer)
