@@ -35,6 +35,8 @@ from swarmnode.tasks.installed import BUILT_IN
 from swarmnode.worker.failures import answer
 from swarmnode.worker.runtime import end_with_parent
 
+_AVERAGED_SHARE = 0.05  # of the steps so far, over which one node alone averages its weights
+
 Json = dict[str, Any]
 
 
@@ -88,7 +90,8 @@ def generate(arguments: argparse.Namespace) -> Iterator[Json]:
 
     path, tensors, about = restore.read_weights(Path(arguments.model))
     state = _state_for(about, arguments)
-    restore.load_weights(state.model, state.arena.layout, tensors, about, path)
+    kept = restore.trained_weights(tensors)
+    restore.load_weights(state.model, state.arena.layout, kept, about, path)
     state.model.eval()
     with torch.no_grad():
         text = state.task.generate(
@@ -113,7 +116,8 @@ def evaluate(arguments: argparse.Namespace) -> Iterator[Json]:
     for model in arguments.models:
         path, tensors, about = restore.read_weights(Path(model))
         state = state or _state_for(about, arguments)
-        restore.load_weights(state.model, state.arena.layout, tensors, about, path)
+        kept = restore.trained_weights(tensors)
+        restore.load_weights(state.model, state.arena.layout, kept, about, path)
         losses.append({"path": str(path), "step": about.step, "loss": _number(state.evaluate())})
         vectors.append(state.arena.flat.cpu().clone())
     assert state is not None, "the parser wants at least one model"
@@ -129,7 +133,11 @@ def evaluate(arguments: argparse.Namespace) -> Iterator[Json]:
 
 
 def alone(arguments: argparse.Namespace) -> Iterator[Json]:
-    """Train one node without peers, with the seeds and the evaluations of the real loop."""
+    """Train one node without peers, with the seeds and the evaluations of the real loop.
+
+    Language models of a swarm without an end are exported as a mean over the last steps. So the
+    loss is that of the weights or of such a mean, whichever is better.
+    """
     import torch
 
     from swarmnode.worker.model.state import build_state, build_task
@@ -145,14 +153,17 @@ def alone(arguments: argparse.Namespace) -> Iterator[Json]:
     )
     state = build_state(task, swarm_seed=arguments.swarm_seed, device=arguments.device)
     batches = state.batches(arguments.shard_seed)
+    averaged = state.arena.flat.clone()
     mean_loss = math.nan
     while state.step < arguments.steps:
         loss = state.take_step(next(batches))
+        averaged.lerp_(state.arena.flat, 1 / max(1.0, _AVERAGED_SHARE * state.step))
         if not math.isfinite(loss):
             raise ConfigError(f"the loss was {loss} after step {state.step}; lower the lr")
         mean_loss = smooth(mean_loss, loss)
         if state.step % task.eval_every_steps == 0 or state.step == arguments.steps:
-            yield {"step": state.step, "loss": mean_loss, "eval_loss": _number(state.evaluate())}
+            best = min(state.evaluate(), state.evaluate_at(averaged))
+            yield {"step": state.step, "loss": mean_loss, "eval_loss": _number(best)}
 
 
 def export(arguments: argparse.Namespace) -> Iterator[Json]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import msgspec
 
 from swarmnode.errors import ConfigError
 
+_POINTS_MAX = 120  # of a line: about as many as can be told apart
 _NO_LOSS = float("nan")
 _INK, _GREY = "#24292f", "#6e7781"
 _COLOURS = ("#0b6bcb", "#c2410c", "#15803d", "#8b3fc7", "#be185d", "#0e7490")
@@ -111,12 +112,26 @@ def paced(curve: Sequence[tuple[int, float]], like: Sequence[Point], nodes: int)
     return [Point(step * per_step_s, round(step * per_step), step, loss) for step, loss in curve]
 
 
+def _thinned(line: Line) -> Line:
+    """Return a line of so many points that each can be seen; ends of lives are all kept."""
+    points, every = line.points, 1 + len(line.points) // _POINTS_MAX
+    last = len(points) - 1
+    kept = [
+        point
+        for at, point in enumerate(points)
+        if at % every == 0 or at == last or point.loss != point.loss
+    ]
+    return replace(line, points=kept)
+
+
 def write_picture(picture: Picture, folder: Path) -> bool:
     """Write ``loss.json``, and the pictures; False: there is no matplotlib to draw them with.
 
     Raises:
         ConfigError: a picture came out empty.
     """
+    nodes = [_thinned(line) for line in picture.nodes]
+    picture = replace(picture, nodes=nodes, alone=_thinned(picture.alone))
     (folder / "loss.json").write_bytes(msgspec.json.format(encode_figures(picture), indent=1))
     try:
         drawn = {name: draw(picture, name.rpartition(".")[2]) for name in ("loss.png", "loss.svg")}

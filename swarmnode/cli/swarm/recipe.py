@@ -110,6 +110,8 @@ def make_recipe(
     chosen = task_recipe | settings
     if tokens:
         chosen["target_tokens"] = tokens
+    if chosen.get("target_tokens") and "ema_share" not in settings:
+        chosen["ema_share"] = 0.0  # the learning rate falls, and with it the noise
     if schedule:
         chosen["schedule"] = schedule
     try:

@@ -193,8 +193,8 @@ class Loop:
         self.bad_steps = 0
         self.reporter.note_step(loss, seconds + self.share.rest_s())
         self.merge_due()
-        self.state.applied.average(self.swarm_tokens)
         step = self.state.step
+        self.state.applied.average(step, self.swarm_tokens)
         info = StepInfo(step, self.clocks.t, loss, seconds, self.learnt_tokens())
         self.hear_calls()
         due = self.strategy.after_step(info)
@@ -228,8 +228,8 @@ class Loop:
             self.state.progressed(tokens, swarm.horizon.target_tokens)
 
     def evaluate(self) -> None:
-        """Measure the loss on the task's probe."""
-        self.reporter.eval_loss = self.state.evaluate()
+        """Measure the loss on the task's probe, of what an export has."""
+        self.reporter.eval_loss = self.state.evaluate_at(self.state.applied.exported)
         self.state.note_loss(self.reporter.eval_loss)
 
     def note_bad_step(self, loss: float) -> None:

@@ -85,6 +85,20 @@ def test_the_figures_beside_the_picture_are_those_drawn(tmp_path: Path) -> None:
     assert draw(other, "svg") != draw(kept, "svg")
 
 
+def test_a_long_run_is_drawn_with_fewer_points(tmp_path: Path) -> None:
+    points = [Point(float(at), at, at, 2.0 - at / 1e4) for at in range(1, 1001)]
+    points[500] = lost_at(501.0, 501, 501)
+    short = _picture()
+    picture = replace(short, nodes=[replace(short.nodes[0], points=points), short.nodes[1]])
+    write_picture(picture, tmp_path)
+    drawn = read_figures((tmp_path / "loss.json").read_bytes())
+    kept = drawn.nodes[0].points
+    assert 100 <= len(kept) <= 122
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    assert [point.at_s for point in kept if math.isnan(point.loss)] == [501.0]
+    assert drawn.nodes[1].points == _LATE
+
+
 def test_every_colour_of_the_picture_has_one_for_the_dark() -> None:
     svg = draw(_picture(), "svg").decode()
     drawn, _, rules = svg.rpartition("<style>")

@@ -27,6 +27,14 @@ def test_the_warm_up_of_a_short_training_is_a_part_of_it():
     assert make_recipe(LANGUAGE, {}, 0, None).warmup_tokens == 100_000
 
 
+def test_a_mean_over_the_last_steps_is_for_swarms_whose_learning_rate_never_falls():
+    task = LANGUAGE | {"ema_share": 0.05}
+    assert make_recipe(task, {}, 0, None).ema_share == 0.05
+    assert make_recipe(task, {}, 10**9, None).ema_share == 0
+    assert make_recipe(task, {"target_tokens": 10**9}, 0, None).ema_share == 0
+    assert make_recipe(task, {"ema_share": 0.1}, 10**9, None).ema_share == 0.1
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -7,6 +7,7 @@ import torch
 
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.bytes_lm import BytesLM
+from swarmnode.wire.recipe import Recipe
 from swarmnode.worker import offline
 from swarmnode.worker.model.state import build_state
 from swarmnode.worker.snapshots.snapshot import SnapshotStore
@@ -39,6 +40,22 @@ def snapshots(tmp_path):
         with SnapshotStore(folders[-1]) as store:
             store.save(state, PairAverage({}, state.arena.flat))
     return folders
+
+
+def test_a_snapshot_is_evaluated_as_it_is_exported(run, tmp_path):
+    """By the mean of its weights, where the recipe has one."""
+    state = build_state(
+        BytesLM(SMALL_LM), swarm_seed=0, device="cpu", recipe=Recipe(ema_share=0.05)
+    )
+    good = state.evaluate()
+    state.arena.flat.mul_(5.0)
+    with SnapshotStore(tmp_path / "node") as store:
+        store.save(state, PairAverage({}, state.arena.flat))
+    (found,) = run("evaluate", tmp_path / "node")
+    assert found["models"][0]["loss"] == pytest.approx(good)
+    assert found["mean_loss"] == pytest.approx(good)
+    run("export", tmp_path / "node", tmp_path / "out")
+    assert run("evaluate", tmp_path / "out")[0]["mean_loss"] == pytest.approx(good)
 
 
 def test_describe_says_what_a_manifest_needs(run):

@@ -131,6 +131,19 @@ def test_the_mean_of_the_weights_is_exported_and_survives_a_restart(rig, tmp_pat
     assert not [name for name in exported if "/" in name]
 
 
+def test_the_loss_that_a_node_shows_is_of_what_it_exports(rig):
+    with_mean, plain = rig(Recipe(ema_share=0.2)), rig(None, "b")
+    with_mean.tell(told())
+    for each in (with_mean, plain):
+        each.step(3 * Synthetic.eval_every_steps)
+    state = with_mean.state
+    mean, own = state.applied.ema, state.arena.flat.clone()
+    assert not torch.equal(mean, own)
+    assert with_mean.loop.reporter.eval_loss == state.evaluate_at(mean) != state.evaluate()
+    assert torch.equal(state.arena.flat, own), "training goes on from its own"
+    assert plain.loop.reporter.eval_loss == plain.state.evaluate()
+
+
 def test_a_snapshot_of_before_the_recipe_begins_the_mean_anew(rig):
     plain = rig(None)
     plain.step(3)
