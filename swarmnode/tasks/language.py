@@ -79,7 +79,7 @@ def language_recipe(tokens_per_batch: int) -> Recipe:
     after the last mean each member goes its own way for the rest of a round, and at a twentieth of
     the learning rate under Muon that way cost its model half a percent against the mean.
 
-    Where there is no end the learning rate never falls, and half of what a model lacks is noise of
+    Where there is no end the learning rate never falls, and much of what a model lacks is noise of
     its last steps: after 1,500 of them one node alone comes to 1.40, and the mean of its weights
     over the last twentieth to 1.30 to 1.32; four nodes to 1.28, and to 1.20 and 1.22 (runs of
     `swarmnode demo`). A swarm with an end needs none, and saves the memory.
