@@ -18,6 +18,7 @@ import msgspec
 from swarmnode.errors import ConfigError
 
 _POINTS_MAX = 120  # of a line: about as many as can be told apart
+_MARGIN = 0.1  # below the lowest loss, of what is above it
 _NO_LOSS = float("nan")
 _INK, _GREY = "#24292f", "#6e7781"
 _COLOURS = ("#0b6bcb", "#c2410c", "#15803d", "#8b3fc7", "#be185d", "#0e7490")
@@ -204,7 +205,11 @@ def _draw_lines(axes: Any, picture: Picture, place: Any) -> None:
             markevery=[len(line.points) - 1],
             label=line.label,
         )
-    axes.set_ylim(top=_top(picture))
+    lines = (picture.alone, *picture.nodes)
+    losses = [point.loss for line in lines for point in line.points if point.loss == point.loss]
+    top, lowest = _top(picture), min(losses, default=0.0)
+    if lowest < top:
+        axes.set_ylim(lowest - _MARGIN * (top - lowest), top)
     axes.axvline(place(picture.killed_at), color=_GREY, alpha=0.5, linewidth=0.8)
     axes.annotate(
         f"{picture.killed} killed",
