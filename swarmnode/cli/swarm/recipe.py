@@ -110,10 +110,11 @@ def make_recipe(
     chosen = task_recipe | settings
     if tokens:
         chosen["target_tokens"] = tokens
-    if chosen.get("target_tokens") and "ema_share" not in settings:
-        chosen["ema_share"] = 0.0  # the learning rate falls, and with it the noise
     if schedule:
         chosen["schedule"] = schedule
+    falls = chosen.get("target_tokens") and chosen.get("schedule") != "constant"
+    if falls and "ema_share" not in settings:
+        chosen["ema_share"] = 0.0  # what it averages out falls with the learning rate
     try:
         recipe = msgspec.convert(chosen, Recipe)
     except msgspec.ValidationError as error:

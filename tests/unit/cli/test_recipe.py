@@ -32,6 +32,7 @@ def test_a_mean_over_the_last_steps_is_for_swarms_whose_learning_rate_never_fall
     assert make_recipe(task, {}, 0, None).ema_share == 0.05
     assert make_recipe(task, {}, 10**9, None).ema_share == 0
     assert make_recipe(task, {"target_tokens": 10**9}, 0, None).ema_share == 0
+    assert make_recipe(task, {}, 10**9, "constant").ema_share == 0.05
     assert make_recipe(task, {"ema_share": 0.1}, 10**9, None).ema_share == 0.1
 
 
