@@ -1,9 +1,10 @@
 """``swarmnode bench fidelity --only default``: what ``create`` gives by default, on real nodes.
 
-Swarms of 2, 4 and 8 real daemons with a worker each learn two texts that nothing was tuned on,
-three times each, by the task's own recipe and strategy. Beside each swarm are one node alone and
-data parallelism from the same first weights. With exchange switched off a node of a swarm is one
-that trains alone at the swarm's learning rate: that is what the laboratory trains for it.
+Swarms of 2, 4 and 8 real daemons with a worker each learn two texts on which no setting was
+chosen by its loss, three times each, by the task's own recipe and strategy. Beside each swarm are
+one node alone and data parallelism from the same first weights. With exchange switched off a node
+of a swarm is one that trains alone at the swarm's learning rate: that is what the laboratory trains
+for it.
 """
 
 from __future__ import annotations

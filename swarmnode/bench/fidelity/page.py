@@ -33,7 +33,7 @@ model gets.
 
     swarmnode bench fidelity
 
-runs everything, in two hours on two idle cores; `--only NAME` a part of it. It ends with
+runs everything, in some three hours on two idle cores; `--only NAME` a part of it. It ends with
 status 1 if a figure is not as expected. A mean over seeds has its standard error beside it, and is
 *not shown* where that is more than a third of what lies between the mean and its bound. With
 `--write FILE` it writes this page and its pictures anew; what is not run again is taken from

@@ -117,7 +117,8 @@ def describe_untuned() -> str:
     torch, sympy = (importlib.metadata.version(name) for name in ("torch", "sympy"))
     return (
         f"sources of torch {torch.partition('+')[0]}'s _inductor (code) and the docstrings of"
-        f" sympy {sympy} (docs), on which nothing was tuned; SHA-256 {_hashes(texts)}"
+        f" sympy {sympy} (docs), on which nothing was chosen but, by the bytes that an earlier run"
+        f" sent, from which mean on rounds grow; SHA-256 {_hashes(texts)}"
     )
 
 
