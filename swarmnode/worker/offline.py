@@ -32,10 +32,9 @@ from typing import Any
 from swarmnode.errors import ConfigError, SpecMismatch
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
 from swarmnode.tasks.installed import BUILT_IN
+from swarmnode.wire.recipe import Recipe
 from swarmnode.worker.failures import answer
 from swarmnode.worker.runtime import end_with_parent
-
-_AVERAGED_SHARE = 0.05  # of the steps so far, over which one node alone averages its weights
 
 Json = dict[str, Any]
 
@@ -90,8 +89,7 @@ def generate(arguments: argparse.Namespace) -> Iterator[Json]:
 
     path, tensors, about = restore.read_weights(Path(arguments.model))
     state = _state_for(about, arguments)
-    kept = restore.trained_weights(tensors)
-    restore.load_weights(state.model, state.arena.layout, kept, about, path)
+    restore.load_weights(state.model, state.arena.layout, tensors, about, path)
     state.model.eval()
     with torch.no_grad():
         text = state.task.generate(
@@ -116,8 +114,7 @@ def evaluate(arguments: argparse.Namespace) -> Iterator[Json]:
     for model in arguments.models:
         path, tensors, about = restore.read_weights(Path(model))
         state = state or _state_for(about, arguments)
-        kept = restore.trained_weights(tensors)
-        restore.load_weights(state.model, state.arena.layout, kept, about, path)
+        restore.load_weights(state.model, state.arena.layout, tensors, about, path)
         losses.append({"path": str(path), "step": about.step, "loss": _number(state.evaluate())})
         vectors.append(state.arena.flat.cpu().clone())
     assert state is not None, "the parser wants at least one model"
@@ -135,8 +132,8 @@ def evaluate(arguments: argparse.Namespace) -> Iterator[Json]:
 def alone(arguments: argparse.Namespace) -> Iterator[Json]:
     """Train one node without peers, with the seeds and the evaluations of the real loop.
 
-    Language models of a swarm without an end are exported as a mean over the last steps. So the
-    loss is that of the weights or of such a mean, whichever is better.
+    The loss is of what a swarm of this task without an end would export: where that is a mean over
+    the last steps, it is so here.
     """
     import torch
 
@@ -151,19 +148,21 @@ def alone(arguments: argparse.Namespace) -> Iterator[Json]:
         arguments.data_dir,
         model_dir=arguments.model_dir,
     )
-    state = build_state(task, swarm_seed=arguments.swarm_seed, device=arguments.device)
+    averaging = Recipe(ema_share=task.recipe().ema_share)
+    state = build_state(
+        task, swarm_seed=arguments.swarm_seed, device=arguments.device, recipe=averaging
+    )
     batches = state.batches(arguments.shard_seed)
-    averaged = state.arena.flat.clone()
     mean_loss = math.nan
     while state.step < arguments.steps:
         loss = state.take_step(next(batches))
-        averaged.lerp_(state.arena.flat, 1 / max(1.0, _AVERAGED_SHARE * state.step))
+        state.applied.average(state.step, state.tokens)
         if not math.isfinite(loss):
             raise ConfigError(f"the loss was {loss} after step {state.step}; lower the lr")
         mean_loss = smooth(mean_loss, loss)
         if state.step % task.eval_every_steps == 0 or state.step == arguments.steps:
-            best = min(state.evaluate(), state.evaluate_at(averaged))
-            yield {"step": state.step, "loss": mean_loss, "eval_loss": _number(best)}
+            shown = _number(state.evaluate_at(state.applied.exported))
+            yield {"step": state.step, "loss": mean_loss, "eval_loss": shown}
 
 
 def export(arguments: argparse.Namespace) -> Iterator[Json]:
@@ -177,8 +176,7 @@ def export(arguments: argparse.Namespace) -> Iterator[Json]:
         restore.export_weights(tensors, about, folder)
     else:
         built = build_untrained(_task_of(about, arguments))
-        kept = restore.trained_weights(tensors)
-        restore.load_weights(built.model, built.arena.layout, kept, about, path)
+        restore.load_weights(built.model, built.arena.layout, tensors, about, path)
         built.save_pretrained(folder, adapter=arguments.format == "adapter")
     yield {
         "path": str(folder),

@@ -100,12 +100,12 @@ def read_weights(place: Path) -> tuple[Path, Tensors, About]:
 def load_weights(
     model: torch.nn.Module, layout: Layout, tensors: Tensors, about: About, path: Path
 ) -> None:
-    """Copy the weights of a snapshot or an export into ``model``, of this layout.
+    """Copy the weights of an export, or what one of a snapshot has, into ``model``.
 
     Raises:
-        SpecMismatch: they are of another model. Nothing changed.
+        SpecMismatch: they are of another layout. Nothing changed.
     """
-    matching = _matching_weights(model, layout, tensors, about, path)
+    matching = _matching_weights(model, layout, trained_weights(tensors), about, path)
     with torch.no_grad():
         for name, own in weights(model).items():
             own.copy_(matching[name])
