@@ -61,6 +61,8 @@ class StrategyWorker:
         step_s: time of a step.
         late_s: by how much it takes longer on the average, each time another one, as where cores
             are shared by many.
+        spread: how far the goals of a node's parameters lie apart. Else nodes learn the same of
+            each, and gatherings take the messages of two with one goal for copies.
         is_paced: whether its rounds are fitted to the speeds of the others.
         dtype: of the parameters.
 
@@ -73,6 +75,7 @@ class StrategyWorker:
     make: Callable[[torch.Tensor], Strategy]
     step_s: float = 0.05
     late_s: float = 0.0
+    spread: float = 0.0
     is_paced: bool = False
     dtype: torch.dtype = torch.float32
     strategy: Any = field(default=None, init=False)
@@ -106,7 +109,9 @@ class _Life:
         numel = len(worker.initial)  # type: ignore[arg-type]
         # Weights of a size beside which slow weights that are 200 apart are plausible.
         self._x = torch.full((numel,), 100.0, dtype=worker.dtype)
-        self._goal = 100.0 + configure.self_id[0] % 7
+        self._goal = torch.full_like(self._x, 100.0 + configure.self_id[0] % 7)
+        own = torch.Generator().manual_seed(configure.self_id[1])
+        self._goal += worker.spread * torch.randn(numel, generator=own)
         worker.strategy = self._strategy = worker.make(self._x)
         layout = Layout.of([("x", (numel,), str(worker.dtype).removeprefix("torch."))])
         self._strategy.start(
@@ -211,7 +216,7 @@ class _Life:
         probe = strategy.gradient_point()
         if probe is None:
             gradient = self._x - self._goal
-            self._x.lerp_(torch.full_like(self._x, self._goal), 0.01)
+            self._x.lerp_(self._goal, 0.01)
             strategy.local_update(gradient)
             loss = self._loss()
         else:

@@ -22,7 +22,7 @@ GROUPS = StrategyWorker(
     np.zeros(NUMEL), lambda x: Streaming({"every": 20, "fragments": 1}, x), step_s=0.1
 )
 GATHERINGS = StrategyWorker(
-    np.zeros(NUMEL), lambda x: Sparse({"every": 40, "kept": 32, "lr": 1.0}, x)
+    np.zeros(NUMEL), lambda x: Sparse({"every": 40, "kept": 32, "lr": 1.0}, x), spread=10.0
 )
 WARM_S, CLEAN_S, WATCHED_S = 10.0, 40.0, 120.0
 
