@@ -141,16 +141,24 @@ def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = DEAD
     return trio.run(poll)
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
     """Return a port that none listens on, and that the system gives no outgoing connection.
 
     Those it chooses itself are 32768 and above (Linux): a connection of another test could take
-    one before the node listens there.
+    one before the node listens there. None is given twice, here or in a process that runs other
+    tests beside this one: nodes begin to listen some time after they are told where.
     """
+    lane = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    lanes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     while True:
-        port = 10_000 + secrets.randbelow(22_768)
-        with contextlib.suppress(OSError), socket.create_server((LOOPBACK, port)):
-            return port
+        port = 10_000 + lane + lanes * secrets.randbelow(22_768 // lanes)
+        if port not in _given:
+            with contextlib.suppress(OSError), socket.create_server((LOOPBACK, port)):
+                _given.add(port)
+                return port
 
 
 # --- swarms and homes ---------------------------------------------------------------------
