@@ -73,7 +73,7 @@ def world(able: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterato
             relays = {str(ids["pub0"]): started[0], str(ids["pub1"]): started[1]}
             names = {host: str(peer) for host, peer in ids.items()}
             world = World(lab, (started[2], started[3]), relays, names)
-            wait_until(lambda: min(world.committed()) > 0, "a first exchange", 60)
+            wait_until(lambda: min(world.committed()) > 0, "a first exchange")
             yield world
         finally:
             for daemon in started:
