@@ -22,7 +22,8 @@ from swarmnode.processes.node_process import NodeProcess
 from swarmnode.store.keys import load_or_create_identity
 
 # Python imports it before anything else. The wall clock is wrong by what the file beside it says
-# now, as far as Python can tell; how long the import of torch takes is left in a file.
+# now, as far as Python can tell; how long the import of torch takes is left in a file, which is
+# open before a worker's sandbox lets it open none.
 SITE = """\
 import os, sys, time
 _here = os.path.dirname(os.path.abspath(__file__))
@@ -35,6 +36,7 @@ def _off():
         return 0.0
 time.time = lambda: _right() + _off()
 time.time_ns = lambda: _right_ns() + int(_off() * 1e9)
+_took = open(os.path.join(_here, "torch-%d" % os.getpid()), "w")
 class _Torch:
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
@@ -46,8 +48,8 @@ class _Torch:
         run = spec.loader.exec_module
         def timed(module):
             run(module)
-            with open(os.path.join(_here, "torch-%d" % os.getpid()), "w") as file:
-                file.write(str(time.monotonic() - began))
+            with _took:
+                _took.write(str(time.monotonic() - began))
         spec.loader.exec_module = timed
         return spec
 sys.meta_path.insert(0, _Torch())

@@ -309,10 +309,19 @@ def test_a_clock_is_wrong_by_what_its_file_says_now(tmp_path: Path) -> None:
 
 
 def test_the_import_of_torch_is_timed(tmp_path: Path) -> None:
+    """Also where no file can be opened any more by then, as in a worker's sandbox."""
     (tmp_path / "sitecustomize.py").write_text(SITE)
     (tmp_path / "torch.py").write_text("value = 7\n")
+    locked = (
+        "import sys\ndef no(event, args):\n if event == 'open' and args[1] == 'w': raise OSError"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", "import torch; print(torch.value)"],
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            f"{locked}\nsys.addaudithook(no)\nimport torch; print(torch.value)",
+        ],
         env={"PYTHONPATH": str(tmp_path)},
         stdout=subprocess.PIPE,
     )
