@@ -148,8 +148,8 @@ def free_port() -> int:
     """Return a port that none listens on, and that the system gives no outgoing connection.
 
     Those it chooses itself are 32768 and above (Linux): a connection of another test could take
-    one before the node listens there. None is given twice, here or in a process that runs other
-    tests beside this one: nodes begin to listen some time after they are told where.
+    one before the node listens there. None is given twice, by any worker of this run: nodes begin
+    to listen some time after they are told where.
     """
     lane = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     lanes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
