@@ -82,7 +82,7 @@ def content_of(path: Path) -> bytes | None:
 
 # --- files -----------------------------------------------------------------------------------
 
-FILES = ("deep/er/replaced", "deep/new", "incoming")
+FILES = ("deep/er/replaced", "apart/new", "incoming")
 
 
 def look_at_files(home: Path, diary: Diary) -> None:
@@ -96,6 +96,8 @@ def write_files(home: Path, diary: Diary) -> None:
         data = diary.rng.randbytes(diary.rng.randrange(1, 400))
         replaced, new, incoming = (home / name for name in FILES)
         with diary.sets(FILES[0], data):
+            if content_of(new) is None:  # else nothing but write_new() syncs its folder
+                make_private_dir(new.parent)
             make_private_dir(replaced.parent)
             write_atomic(replaced, data)
         before = diary.facts.allowed(FILES[1])
