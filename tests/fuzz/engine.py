@@ -26,7 +26,7 @@ _HANG_S = 20
 _EDGES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0xC0, 0xC1, 0xC4, 0xDC, 0xDE)
 
 # What an error of msgspec quotes of an input: a tag, an enum's value, a field's name, numbers.
-_CAME = re.compile(r"'.*'|(?<=unknown field )`.*`|\d", re.DOTALL)
+_CAME = re.compile(r"(?<=value )['\"].*['\"]|(?<=unknown field )`.*`|\d", re.DOTALL)
 
 Words = frozenset[str]
 
