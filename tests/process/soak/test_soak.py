@@ -1,4 +1,4 @@
-"""``pytest -n 0 -s -m soak tests/process/soak``: a day; a summary page is left in ``build/soak``."""
+"""``pytest -n 0 -s -m soak tests/process/soak``: a day, with its summary in ``build/soak``."""
 
 from __future__ import annotations
 
