@@ -4,6 +4,9 @@ from __future__ import annotations
 
 _EITHER = "of two that are equal either is as good"
 EQUIVALENT: dict[str, str] = {
+    "protocol/admission.py UseLedger.claim constant: 0": (
+        "of a date in the first second of 1970, before any invite"
+    ),
     "protocol/blobs/fetch.py FetchCore._count constant: 8": (
         "bits beyond the end of a bitmap are not set"
     ),
@@ -42,6 +45,12 @@ EQUIVALENT: dict[str, str] = {
     ),
     "protocol/trust.py _parse compare: good + bad > _EVIDENCE_MAX * 1.001": (
         "of a file in which a sum is that to the last bit, which no node writes"
+    ),
+    "protocol/uplink.py Line.note compare: seen.least_s < _YIELD_WAY_S_MIN": (
+        "of a way that takes that to the last bit"
+    ),
+    "protocol/uplink.py Yielding._next_rate compare: queue_s < target_s / 2": (
+        "of a queue that is that to the last bit"
     ),
     "store/blobs.py Blob.close constant: 0": "descriptor 0 is what the process reads, never a blob",
     "store/keys.py skip_boot_epochs constant: 1": "one number more is skipped, as a start does",

@@ -249,6 +249,18 @@ def test_what_is_no_answer_is_refused(data: bytes) -> None:
         read([data, b""])
 
 
+def test_the_line_before_a_chunk_may_be_as_long_however_it_is_cut() -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    longest, too_long = (b"3;".ljust(n_bytes, b"x") + b"\r\n" for n_bytes in (254, 255))
+    rest = b"abc\r\n0\r\n\r\n"
+    for place in range(len(longest)):
+        assert read([head + longest[:place], longest[place:] + rest]).body == b"abc"
+        with pytest.raises(MalformedMessage):
+            read([head + too_long[:place], too_long[place:] + rest])
+    with pytest.raises(MalformedMessage):
+        AnswerReader().feed(head + too_long[:256])  # nothing that follows can make it a line
+
+
 # --- XML -----------------------------------------------------------------------------------------
 
 names = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
@@ -331,6 +343,14 @@ def test_a_description_leads_nowhere_but_to_the_router(url: str) -> None:
         found = SAMPLES["ssdp"].replace(b"http://192.168.1.1:5000/root.xml", url.encode())
         with pytest.raises(MalformedMessage):
             igd.decode_found(found, GATEWAY)
+
+
+def test_a_url_of_a_router_may_have_512_characters_and_no_more() -> None:
+    url = f"http://{GATEWAY}/".ljust(512, "c")
+    assert AT.join(url) == igd.RouterUrl.parse(url, GATEWAY)
+    for parse in (AT.join, lambda text: igd.RouterUrl.parse(text, GATEWAY)):
+        with pytest.raises(MalformedMessage, match="a URL of 513 characters"):
+            parse(url + "c")
 
 
 @given(st.text(max_size=60))

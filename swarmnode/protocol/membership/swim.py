@@ -331,13 +331,12 @@ class SwimCore:
             if now < member.since + limits.SWIM_MENDING_S:  # else others have met it as well
                 self._rumours.push(peer)
 
-    def _enter(self, peer: PeerId, claim: wire.Claim, now: float, *, is_met: bool) -> Member | None:
+    def _enter(self, peer: PeerId, claim: wire.Claim, now: float, *, is_met: bool) -> None:
         member = self._table.add(peer, without_hearsay(claim), now, is_met=is_met)
         if member is None:
             self._tally.table_full += 1
         else:
             self._tell(member, None)
-        return member
 
     def _learn(self, sender: PeerId, claims: tuple[wire.Claim, ...], now: float) -> None:
         """Check everything, then merge everything."""
@@ -386,10 +385,9 @@ class SwimCore:
                 self._hearsay.note(subject, without_hearsay(claim), sender)
                 return
             self._hearsay.take(subject)
-            member = self._enter(subject, claim, now, is_met=is_met)
-            if member is None:
-                return
-        elif rank_of(claim) > member.rank and self._may_renew(member, sender):
+            self._enter(subject, claim, now, is_met=is_met)
+            return
+        if rank_of(claim) > member.rank and self._may_renew(member, sender):
             self._renew(member, claim, now)
         elif rank_of(claim) != member.rank:
             return

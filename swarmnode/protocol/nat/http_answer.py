@@ -21,7 +21,7 @@ _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?")
 _HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}):[ \t]*([^\r\n\0]*?)[ \t]*")
 _LENGTH = re.compile(r"[0-9]{1,9}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,7})[ \t]*(?:;.*)?")
-_CHUNK_LINE_BYTES_MAX = 256
+_CHUNK_LINE_BYTES_MAX = 256  # with its end
 
 Body = Literal["length", "chunks", "rest"]
 
@@ -115,13 +115,13 @@ class AnswerReader:
         """Whether the last chunk was read; what may follow it is of no interest."""
         while True:
             if self._wanted == 0:
-                line, end, rest = self._rest.partition(b"\r\n")
-                match = _CHUNK.fullmatch(line)
-                if not end and len(line) <= _CHUNK_LINE_BYTES_MAX:
+                line, end, _ = self._rest[:_CHUNK_LINE_BYTES_MAX].partition(b"\r\n")
+                if not end and len(line) < _CHUNK_LINE_BYTES_MAX:
                     return False
+                match = _CHUNK.fullmatch(line)
                 if match is None or not end:
                     raise MalformedMessage(f"HTTP: expected a chunk, got {line[:40]!r}")
-                self._rest, size = rest, int(match[1], 16)
+                self._rest, size = self._rest[len(line + end) :], int(match[1], 16)
                 if size == 0:
                     return True
                 self._check_room(size)

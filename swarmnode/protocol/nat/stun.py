@@ -31,7 +31,7 @@ _XOR_MAPPED_ADDRESS = 0x0020
 _SOFTWARE = 0x8022
 _OTHER_ADDRESS = 0x802C
 _CHANGE_PORT = 0x2
-_FAMILY_BYTES = {1: 4, 2: 16}
+_FAMILY_BYTES = {b"\x01": 4, b"\x02": 16}
 # From here on attributes may be ignored by a program that does not know them.
 _OPTIONAL_FROM = 0x8000
 
@@ -168,7 +168,7 @@ def _encode_endpoint(kind: int, endpoint: Endpoint, pad: bytes) -> bytes:
 
 
 def _decode_endpoint(value: bytes, pad: bytes) -> Endpoint:
-    if len(value) < 4 or len(value) != 4 + _FAMILY_BYTES.get(value[1], 0):
+    if len(value) - 4 != _FAMILY_BYTES.get(value[1:2]):
         raise MalformedMessage("STUN: an address of unknown family or length")
     port = int.from_bytes(_xor(value[2:4], pad), "big")
     return Endpoint(str(ip_address(_xor(value[4:], pad))), port)

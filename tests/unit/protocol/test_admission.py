@@ -352,6 +352,17 @@ def test_who_came_first_has_it_even_if_heard_of_later() -> None:
     assert not book.is_member(PEER, NOW + 90)
 
 
+def test_a_date_of_less_than_a_day_ago_is_believed_by_members_that_have_been_watching() -> None:
+    book, made = admission(), new_invite()
+    for day in range(4):
+        book.is_member(PEER, NOW + day * DAY_S)
+    later = NOW + 3 * DAY_S
+    book.admit(PEER, make_member_chain(made, PEER, later), later)
+    book.admit(OTHER, make_member_chain(made, OTHER, later - DAY_S // 2), later + 60)
+    assert book.is_member(OTHER, later + 60)
+    assert not book.is_member(PEER, later + 60)
+
+
 def test_an_old_date_is_not_believed_by_members_that_have_been_watching() -> None:
     book, made = admission(), new_invite(life_s=60 * DAY_S)
     book.admit(PEERS[2], make_creator_chain(SWARM, PEERS[2], NOW), NOW)  # begins to watch

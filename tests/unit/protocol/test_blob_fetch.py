@@ -116,6 +116,27 @@ def test_an_absent_chunk_is_asked_for_elsewhere() -> None:
     assert asked(bench.feed(events.HolderFound(BERT, bitmap_of({0}, N_CHUNKS))), BERT) == [0]
 
 
+def test_what_a_holder_of_a_large_blob_lacks_is_asked_of_it_no_more() -> None:
+    last = 19
+    manifest = BlobManifest(last + 1, 1, TREE.root)
+    core = FetchCore(manifest, random.Random(1), stored=frozenset(range(last)))
+    core.handle(events.HolderFound(ANNA, bitmap_of({last}, last + 1)), 10.0)
+    assert core.poll_effects() == [Request(ANNA, last)]
+    core.handle(events.ChunkRefused(ANNA, last, "absent"), 10.0)
+    assert core.poll_effects() == []
+
+
+def test_what_only_those_had_that_have_left_is_rare_again() -> None:
+    bench = Bench()
+    for _ in range(3):
+        assert asked(bench.feed(events.HolderFound(ANNA, bitmap_of({0}, N_CHUNKS))), ANNA) == [0]
+        bench.feed(events.HolderLost(ANNA))
+    bert_s = asked(bench.feed(events.HolderFound(BERT, bitmap_of({1, 2, 3}, N_CHUNKS))), BERT)
+    for index in bert_s:
+        bench.feed(events.ChunkRefused(BERT, index, "busy"))
+    assert asked(bench.feed(events.HolderFound(CLEO, ALL)), CLEO)[0] == 0
+
+
 def test_a_busy_holder_rests_and_is_asked_again() -> None:
     bench = Bench()
     for index in asked(bench.feed(events.HolderFound(ANNA, ALL)), ANNA):

@@ -83,6 +83,13 @@ def test_a_record_is_taken_in_passed_on_and_kept(pair: Pair) -> None:
     assert not pair.penalties()
 
 
+def test_a_snapshot_that_a_member_offers_is_told_to_who_looks_for_one(pair: Pair) -> None:
+    offer = wire.SnapshotClaim(bytes(32), step=7, size_bytes=1, ttl_s=60)
+    pair.send(signed_record(AUTHOR, snapshots=(offer,)))
+    told = events.Changed(AUTHOR.peer_id, frozenset({"snapshots"}))
+    assert pair.effects(pair.we, events.Changed) == [told]
+
+
 @pytest.mark.parametrize(
     ("verdict", "record"),
     [
@@ -252,6 +259,27 @@ def test_a_newcomer_learns_of_bans() -> None:
     world.connect_all()
     world.settle()
     assert world.states[ToySigner.make(7).peer_id].statistics().bans == 1
+
+
+def test_who_passes_on_words_of_a_banned_author_is_shown_the_proof_once_in_a_while(
+    pair: Pair,
+) -> None:
+    first, second = chain_of(2)
+    other = signed_record(AUTHOR, 2, previous=first.hash)
+
+    def n_shown() -> int:
+        return sum(
+            isinstance(m, wire.Proofs) for sender, _, m in pair.messages if sender == pair.we
+        )
+
+    pair.send(first, second, other)
+    for _ in range(3):
+        pair.send(second)
+    assert pair.verdicts()["banned"] == 3
+    assert n_shown() == 1
+    pair.run(pair.now + limits.STATE_RESEND_S)
+    pair.send(second)
+    assert n_shown() == 2, "the first may be lost"
 
 
 def test_a_made_up_proof_bans_no_member_but_costs_its_sender(pair: Pair) -> None:

@@ -14,7 +14,7 @@ from swarmnode.protocol.crdt import events
 from swarmnode.protocol.crdt.clock import HybridClock, Stamp
 from swarmnode.protocol.crdt.records import RangeIndex, weigh
 from swarmnode.protocol.crdt.replica import SharedState
-from swarmnode.wire.crdt import Head, Lease, Listing, Range, StateRecord
+from swarmnode.wire.crdt import Head, Lease, Listing, Range, StateRecord, Summary
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed
 from tests.kits.crdt_world import (
@@ -208,6 +208,17 @@ def test_stamps_follow_cause_and_effect_but_not_a_broken_clock() -> None:
     assert clock.next(7.0) == Stamp(1_007_000, 0)
     clock.observe(Stamp(1_007_000, limits.STATE_CLOCK_TICKS_MAX), 7.0)
     assert clock.next(7.0) == Stamp(1_007_001, 0)
+
+
+def test_our_clock_is_compared_with_the_middle_one_of_the_neighbours() -> None:
+    state = new_state()
+    same = Range("", 0, bytes(32))
+    for number, ahead_s in ((2, 3600), (3, -1), (4, 5)):
+        neighbour = ToySigner.make(number).peer_id
+        state.handle(events.NeighbourUp(neighbour), 0.0)
+        said = Summary((same,), int(WALL_UNIX_S + ahead_s) * 1000)
+        state.handle(events.Received(neighbour, said), 0.0)
+    assert state.statistics().clock_skew_s == 5
 
 
 @pytest.mark.parametrize("prefix", ["", "3", "3a", "3a7", "3a7f"])

@@ -203,7 +203,7 @@ def test_who_was_let_in_stays_and_keys_do_not_take_turns() -> None:
     almost = limits.IDENTITY_KEEP_S - 1
     assert identities.admit(f"{VICTIM}:1", peer(0), almost, has_worked=False)
     assert not identities.admit(f"{VICTIM}:1", peer(99), almost, has_worked=False)
-    assert identities.admit(f"{VICTIM}:1", peer(99), almost + 2, has_worked=False)
+    assert identities.admit(f"{VICTIM}:1", peer(99), limits.IDENTITY_KEEP_S, has_worked=False)
 
 
 def test_work_is_for_one_key_and_one_swarm() -> None:

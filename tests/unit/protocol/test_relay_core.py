@@ -168,6 +168,17 @@ def test_a_target_may_decline_and_may_be_silent() -> None:
     assert relay.feed(events.OfferAnswered(offer.circuit, None)) == [], "too late"
 
 
+def test_who_waits_for_a_target_that_leaves_is_told_at_once() -> None:
+    relay = Relay()
+    relay.reserve(B)
+    relay.reserve(C)
+    assert isinstance(relay.ask(A, B), events.Offer)
+    assert isinstance(relay.ask(A, C), events.Offer)
+    (effect,) = relay.feed(events.PeerGone(B))
+    refusal = Refusal("absent", "the target has just left")
+    assert effect == events.Answered(relay.command - 1, refusal)
+
+
 def test_who_comes_alone_is_told_so() -> None:
     relay = Relay()
     relay.reserve(B)
@@ -478,6 +489,16 @@ def test_a_question_alone_takes_no_circuit_from_others() -> None:
     relay.advance(relay.now + limits.RELAY_SETUP_S)
     assert relay.core.statistics().circuits_open == 2
     assert relay.degrees() == {0: 2, 1: 2}
+
+
+def test_only_so_many_may_wait_for_the_places_of_others_at_once() -> None:
+    relay = Crowd(2)
+    relay.connect(0, 1)
+    relay.connect(0, 1)
+    relay.wait(limits.RELAY_HOLD_S)
+    for number in range(2, 2 + limits.RELAY_OVERBOOKED_MAX):
+        assert isinstance(relay.ask(peer(number), peer(number + 1)), events.Offer)
+    assert relay.refusal(peer(30), peer(31)).reason == "no room for another circuit"
 
 
 def test_keys_of_one_machine_do_not_fill_a_relay_among_themselves() -> None:

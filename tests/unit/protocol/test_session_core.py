@@ -340,6 +340,15 @@ def test_broken_rules_are_named(
         server.handle(memoryview(b"".join(frames)), 0.0)
 
 
+def test_bulk_streams_that_are_over_do_not_count(pair: CorePair) -> None:
+    for _ in range(limits.BULK_STREAMS_PER_SIDE_MAX + 1):
+        stream = pair.client.open_stream("work", Priority.BULK)
+        pair.client.end(stream)
+        pair.server.end(opened_on(pair))
+        pair.pump()
+    assert pair.server.statistics().streams_open == 0
+
+
 def test_credit_and_reset_may_cross_our_end(pair: CorePair) -> None:
     stream = pair.client.open_stream("work", Priority.CONTROL)
     pair.client.end(stream)

@@ -163,3 +163,13 @@ def test_a_pool_hands_out_all_that_it_keeps_before_it_makes_new_ones() -> None:
     del again
     pool.clear()
     assert [pool.get(size)[0] for _ in range(3)] == [0, 0, 0], "given back to the system"
+
+
+def test_memory_of_a_size_that_is_asked_for_no_more_is_the_first_to_go() -> None:
+    size = RECYCLED_BUFFER_BYTES_MIN
+    pool = BufferPool(2)
+    pool.get(size)[0] = 1
+    pool.get(size + 1)[0] = 1
+    pool.get(size + 2)[0] = 1
+    assert pool.get(size + 1)[0] == 1
+    assert pool.get(size)[0] == 0, "given up for the third"

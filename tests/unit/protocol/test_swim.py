@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 
 import pytest
@@ -321,6 +322,20 @@ def test_nodes_that_start_at_once_probe_at_any_time_of_the_first_period() -> Non
     assert max(first_s) < limits.SWIM_PERIOD_S
 
 
+def test_periods_differ_by_a_little_so_that_nodes_do_not_probe_in_step() -> None:
+    bench, probed_at = Bench(9), []
+    for _ in range(200):
+        peer, ping = bench.next_ping()
+        bench.receive(IDS.index(peer), Ack(ping.seq, ()))
+        probed_at.append(bench.now)
+    periods = [
+        (later - earlier) / limits.SWIM_PERIOD_S for earlier, later in itertools.pairwise(probed_at)
+    ]
+    assert sum(periods) / len(periods) == pytest.approx(1, abs=limits.SWIM_JITTER / 5)
+    assert min(periods) == pytest.approx(1 - limits.SWIM_JITTER, abs=0.01)
+    assert max(periods) == pytest.approx(1 + limits.SWIM_JITTER, abs=0.01)
+
+
 def test_silence_asks_helpers_then_suspects_then_declares_dead() -> None:
     bench = Bench(9)
     target, ping = bench.next_ping()
@@ -492,6 +507,15 @@ def test_while_a_partition_heals_views_are_compared_in_every_period() -> None:
     bench.hear(claim(3, incarnation=1))
     assert comparisons(bench, 30.0) >= 12
     assert comparisons(bench, 30.0) <= 4
+
+
+def test_of_two_suspects_each_has_its_own_time() -> None:
+    bench = Bench(9)
+    bench.hear(claim(3, doubt="suspect", by=(1, 2, 4, 5)))
+    bench.hear(claim(6, doubt="suspect", by=(2,)))
+    comparisons(bench, SHORTEST_S)  # our own probes accuse nobody
+    assert bench.state(3) is MemberState.DEAD
+    assert bench.state(6) is MemberState.SUSPECT
 
 
 def test_one_accuser_repeated_confirms_nothing() -> None:

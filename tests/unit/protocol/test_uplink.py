@@ -178,6 +178,17 @@ def test_a_queue_further_on_is_no_queue_of_this_line() -> None:
     assert line.yielding.rate_bytes_per_s > 10 * MBIT
 
 
+def test_a_short_queue_changes_no_rate_that_is_hardly_used() -> None:
+    line = Line()
+    line.yielding = Yielding()
+    rates = set()
+    for tenth in range(200):
+        line.note(1, Delays(0.08, 0.04, 0), tenth / 10)
+        line.spend(500, tenth / 10, is_far=True)
+        rates.add(line.yielding.rate_bytes_per_s)
+    assert len(rates) == 1
+
+
 def test_ways_within_the_house_are_not_held() -> None:
     line = Line()
     line.yielding = Yielding()

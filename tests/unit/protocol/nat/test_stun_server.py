@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from swarmnode import limits
+from swarmnode.errors import MalformedMessage
 from swarmnode.protocol.nat.stun import (
     Answer,
     Endpoint,
@@ -83,6 +84,19 @@ def test_everything_else_is_silence(data: bytes) -> None:
     server = StunServer()
     assert server.answer(data, SOURCE, 0.0, other_port=9) is None
     assert server.statistics().malformed_total == 1
+
+
+@pytest.mark.parametrize(
+    "address",
+    [b"", b"\0", b"\0\1", bytes(4), b"\0\1" + bytes(2), b"\0\1" + bytes(7), b"\0\1" + bytes(18),
+     b"\0\2" + bytes(6), b"\0\3" + bytes(6), b"\0\3" + bytes(18)],
+)  # fmt: skip
+def test_an_address_of_unknown_family_or_length_is_refused(address: bytes) -> None:
+    attribute = struct.pack(">HH", 0x0020, len(address)) + address + bytes(-len(address) % 4)
+    data = struct.pack(">HHI12s", 0x0101, len(attribute), 0x2112A442, TRANSACTION) + attribute
+    with pytest.raises(MalformedMessage, match="unknown family or length"):
+        decode_stun(data)
+    assert StunServer().answer(data, SOURCE, 0.0, other_port=9) is None
 
 
 def test_one_host_gets_so_many_answers_a_second() -> None:
