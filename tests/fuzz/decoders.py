@@ -6,6 +6,7 @@ wherever there is a writer.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable
 from ipaddress import IPv4Address
@@ -232,7 +233,15 @@ def _read_shard(text: str) -> None:
 
 
 def _read_stun(data: bytes) -> Words:
-    return frozenset([type(stun.decode_stun(data)).__name__])
+    """As it came; if it is refused, with the length in its head made right as well.
+
+    Two lengths have to fit each other before an attribute is looked at.
+    """
+    with contextlib.suppress(RemoteProtocolError):
+        return frozenset([type(stun.decode_stun(data)).__name__])
+    n_bytes = max(0, len(data) - 20) % 2**16
+    fitting = data[:2] + n_bytes.to_bytes(2, "big") + data[4:]
+    return frozenset([f"fitting {type(stun.decode_stun(fitting)).__name__}"])
 
 
 def _plain(*reads: Callable[[bytes], Any]) -> Callable[[bytes], Words]:

@@ -19,12 +19,20 @@ EQUIVALENT: dict[str, str] = {
         "numbers of operations need only differ from each other"
     ),
     "protocol/dht/upkeep.py Upkeep.next_deadline compare: self._rechecks[0][0] < soonest": _EITHER,
+    "protocol/gossip/exchange.py ExchangeCore._consider compare: peer < self._self_id": (
+        "a node offers nothing to itself, so no offer of its own crosses one"
+    ),
+    "protocol/gossip/gather.py GatherCore._fetch constant: 0 #2": (
+        "each that was asked counts one more, and one that was not still none: the same order"
+    ),
     "protocol/gossip/gather.py GatherCore._fetch constant: 1": (
         "counts that all grow by two have the same order"
     ),
     "protocol/gossip/log_book.py LogBook.is_alike compare: next_number >= self.next": (
         "at the same round both ways compare the digests of the one before"
     ),
+    "protocol/gossip/round_patience.py RoundPatience.note_silent"
+    " compare: waited_s > _OWN_PAUSE * self.answer_s(peer)": "at that wait to the last bit",
     "protocol/invites.py Invite constant: False": "an identity shows no secret when it is printed",
     "protocol/meeting.py hints_in constant: True": (
         "of another length is no item that was taken in or made"
@@ -52,8 +60,16 @@ EQUIVALENT: dict[str, str] = {
     "protocol/uplink.py Yielding._next_rate compare: queue_s < target_s / 2": (
         "of a queue that is that to the last bit"
     ),
+    "store/blobs.py Blob.close compare: fd >= 0": (
+        "descriptor 0 is what the process reads, never a blob"
+    ),
     "store/blobs.py Blob.close constant: 0": "descriptor 0 is what the process reads, never a blob",
+    "store/blobs.py Blob.close constant: 1": "no number below 0 is a descriptor",
+    "store/files.py HistoryFile._open constant: 1": "behind the last byte there is none to read",
     "store/keys.py skip_boot_epochs constant: 1": "one number more is skipped, as a start does",
+    "strategies/dadao.py Dadao.flow compare: elapsed <= 0": (
+        "in no time nothing flows: the exponential of nothing is the identity to the bit"
+    ),
     "strategies/fit.py _is_coarse constant: 0": "no format has a single level",
     "strategies/merging/mixing.py Round.nearest"
     " operator: squares - 2 * self.gram[number] + squares[number]": (
@@ -62,6 +78,7 @@ EQUIVALENT: dict[str, str] = {
     "strategies/merging/mixing.py _blocks constant: 1": (
         "for payloads of no values, which are one empty block either way"
     ),
+    "strategies/merging/pieces.py InPieces.apply constant: 0": "one None is kept for a moment",
     "strategies/merging/safe_merge.py SafeMerge._accept"
     " compare: distance >= max(near, _NEAR_MOVED * topic.moved)": (
         "at that distance to the last bit"
@@ -69,6 +86,8 @@ EQUIVALENT: dict[str, str] = {
     "strategies/merging/safe_merge.py SafeMerge._by_distance compare: distance <= bound": (
         "at that distance to the last bit"
     ),
+    "strategies/merging/slot.py is_mild"
+    " compare: after <= _MILD_RATIO * before + _MILD_SLACK": "at that loss to the last bit",
     "strategies/parts.py ClockPart.on_clock result: return ()": (
         "of a strategy without a rate, whose clock never rings"
     ),

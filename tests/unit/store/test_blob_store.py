@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -84,6 +85,17 @@ def test_a_partial_blob_is_kept_and_can_be_served_from(store: BlobStore) -> None
             assert is_in_blob(MANIFEST, index, leaf_hash(chunk), proof)
         with pytest.raises(KeyError):
             again.read(0)
+
+
+def test_what_is_kept_of_a_blob_is_for_its_owner_alone(store: BlobStore, folder: Path) -> None:
+    with store.begin(MANIFEST) as blob:
+        for name, chunks in (("part", (0,)), ("data", (1, 2, 3, 4))):
+            put(blob, *chunks)
+            if name == "data":
+                blob.complete()
+            kept = list((folder / NAME.hex()).iterdir())
+            assert {path.name for path in kept} == {"manifest", "proofs", name}
+            assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
 
 
 def test_a_chunk_that_does_not_belong_is_not_written(store: BlobStore, folder: Path) -> None:
@@ -191,6 +203,8 @@ def test_the_store_keeps_within_its_bytes(tmp_path: Path) -> None:
     store.remove(NAME)
     store.begin(other).close()
     assert store.names() == [blob_name(other)]
+    store.begin(BlobManifest(len(SOURCE) - 1, CHUNK_BYTES, TREE.root)).close()
+    assert store.size_bytes() == len(SOURCE) + 10, "up to the last byte"
 
 
 def test_a_folder_without_its_manifest_is_no_blob(store: BlobStore, folder: Path) -> None:

@@ -18,6 +18,7 @@ from swarmnode.store.files import (
     STALE_TEMPORARY_S,
     HistoryFile,
     HomeLock,
+    IncomingFile,
     make_private_dir,
     read_file,
     read_history,
@@ -119,6 +120,23 @@ def test_write_new_never_replaces(tmp_path: Path) -> None:
     assert not write_new(path, b"second")
     assert path.read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_file_that_arrives_is_there_once_it_is_whole_and_nothing_stays_open(
+    tmp_path: Path, is_whole: bool
+) -> None:
+    path = tmp_path / "model"
+    before = open_files()
+    with IncomingFile(path) as incoming:
+        for piece in (b"one", b"two"):
+            incoming.write(memoryview(piece))
+            assert not path.exists()
+        if is_whole:
+            incoming.commit()
+    assert open_files() == before
+    found = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    assert found == ({"model": b"onetwo"} if is_whole else {})
 
 
 def test_reading_is_bounded(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from swarmnode.strategies.merging.rules import (
     find_mixes,
     find_rule,
     mixed_values,
+    without_outsized,
 )
 from swarmnode.strategies.merging.slot import GroupMerge, is_mild
 from swarmnode.tensor.codec import get_codec
@@ -300,6 +301,21 @@ def test_honest_models_differ_by_a_tenth_and_a_little_more():
     assert is_mild(0.0, 0.01), "near convergence"
     assert not is_mild(1.0, 1.15)
     assert not is_mild(0.0, 0.05)
+
+
+def counted(rows):
+    """Return which vectors are in the mean of those that are not outsized."""
+    wide = rows.astype(np.float64)
+    (mix,) = without_outsized(find_rule("mean"), Round(wide @ wide.T, (1.0,) * len(rows)))
+    return np.flatnonzero(mix.coefficients[0]).tolist()
+
+
+def test_two_of_five_that_have_learnt_nothing_make_the_others_not_outsized():
+    rows = drawn(5, numel=64)
+    rows[:2] *= 1e-6
+    assert counted(rows) == [0, 1, 2, 3, 4]
+    rows[4] *= 1000
+    assert counted(rows) == [0, 1, 2, 3]
 
 
 def test_nothing_learnt_gives_nothing():

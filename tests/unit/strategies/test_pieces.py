@@ -265,6 +265,23 @@ def test_what_comes_of_a_mean_ahead_of_time_is_kept_outside_of_the_slot():
     assert torch.equal(side.strategy.phi, twin.strategy.phi)
 
 
+def test_an_eager_node_that_takes_over_slow_weights_adds_no_share_of_those_it_left():
+    layout = Layout.of([("t", (64,), "float32")])
+    side = Side("diloco", {"every": 1, "eager": True}, numel=64, layout=layout)
+    strategy, intent = side.strategy, side.intent()
+    sent = side.views(intent)
+    strategy.view(intent, "delta", sent["delta"])
+    strategy.apply(side.exchange(intent, sent))
+    (question,) = strategy.answers()
+    phi = torch.ones(64)
+    theirs = {"phi": phi, "b": torch.zeros(64), "place": torch.tensor([5.0, 1.0, 5.0])}
+    meta = Meta(side.steps, 100, 0.0)
+    strategy.apply(Exchange(question, meta, {}, {PEER: Received(theirs, meta)}, 0))
+    following = side.intent()
+    assert following.lineage == 5
+    assert torch.equal(strategy.phi, phi), "the next step is of what comes of this round"
+
+
 def test_the_movement_of_a_round_is_measured_by_pieces_as_by_the_whole():
     x, whole = (torch.randn(NUMEL, generator=torch.Generator().manual_seed(1)) for _ in range(2))
     by_pieces, at_once = Movement(), Movement()

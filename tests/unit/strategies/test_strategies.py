@@ -182,6 +182,25 @@ def test_a_pair_is_weighed_where_the_swarm_says_so_and_nowhere_else():
         assert strategy.weigh(exchange(intent, sent, nonsense)).refusal is refusal
 
 
+def test_how_far_a_pair_may_be_follows_from_pairs_of_the_same_fragment():
+    settings = {"meet": "pair", "every": 8, "fragments": 2, "overlap": 0, "gamma": 0.0}
+    strategy = build_strategy("streaming", settings, torch.zeros(256))
+    strategy.start(replace(context(IDS[:2], numel=256), weighs=True))
+    still, moving = (intent for step in range(1, 9) for intent in due(strategy, step))
+    assert still.fragment != moving.fragment
+    generator, meta = torch.Generator().manual_seed(1), Meta(steps=8, tokens=8, t=8.0)
+
+    def refusal(intent, peer, moved):
+        numel = intent.views[0].numel
+        own, theirs = (moved * torch.randn(numel, generator=generator) for _ in range(2))
+        got = {peer: Received({"delta": theirs}, meta)}
+        return strategy.weigh(Exchange(intent, meta, {"delta": own}, got, 0)).refusal
+
+    assert {refusal(still, peer, 0.01) for peer in IDS[1:6]} == {None}
+    assert refusal(moving, IDS[6], 1.0) is None
+    assert refusal(still, IDS[7], 1.0) is Reason.DISTANCE
+
+
 def test_a2cid2_tunes_itself_to_the_members_that_are_there():
     strategy = A2CiD2({"rate": 2.0}, torch.zeros(3))
     strategy.start(context(IDS[:1]))

@@ -5,7 +5,10 @@ from __future__ import annotations
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.conduct import ConductTable
+from swarmnode.protocol.gossip.events import Begin, Effect, Send
 from swarmnode.protocol.gossip.patience import Patience, Usual
+from swarmnode.wire.exchange import gossip as wire
+from tests.unit.protocol.gossip.test_exchange import ELSEWHERE, INTENT, LIMIT_S, Bench
 
 PEER, OTHER = PeerId(b"\x11" * 32), PeerId(b"\x22" * 32)
 
@@ -57,3 +60,16 @@ def test_the_peer_that_is_met_most_does_not_say_alone_what_is_usual() -> None:
         usual.note(8.0, PEER)
     usual.note(0.1, OTHER)
     assert usual.limit_s(1.0, 10.0) == 1.0
+
+
+def test_an_offer_has_all_of_its_time_whatever_becomes_of_one_before_it() -> None:
+    def given_up(effects: list[Effect]) -> list[PeerId]:
+        sent = [each for each in effects if isinstance(each, Send)]
+        return [each.peer for each in sent if isinstance(each.message, wire.Abort)]
+
+    bench = Bench(INTENT, ELSEWHERE)
+    bench.begin(PEER)
+    bench.wait(limits.EXCHANGE_ANSWER_S_FIRST / 2)
+    bench.feed(Begin(ELSEWHERE.tag, ELSEWHERE.fragment, (OTHER,), LIMIT_S))
+    for peer in (PEER, OTHER):
+        assert given_up(bench.wait(limits.EXCHANGE_ANSWER_S_FIRST / 2)) == [peer]
