@@ -15,8 +15,15 @@ EQUIVALENT: dict[str, str] = {
         "it says where tombstones may be: one too many costs a look"
     ),
     "protocol/crdt/clock.py HybridClock.wall_ms constant: 0": "only clocks before 1970 notice",
+    "protocol/crdt/ledger.py Ledger._drop result: return frozenset()": (
+        "of an author that was not held nothing is gone, and nothing is told of None either"
+    ),
     "protocol/dht/core.py DhtCore._start operator: self._last_operation += 1": (
         "numbers of operations need only differ from each other"
+    ),
+    "protocol/dht/upkeep.py Upkeep._queue_stale_buckets"
+    " compare: now - bucket.refreshed_at > limits.DHT_REFRESH_S": (
+        "of a bucket that is that old to the last bit"
     ),
     "protocol/dht/upkeep.py Upkeep.next_deadline compare: self._rechecks[0][0] < soonest": _EITHER,
     "protocol/gossip/exchange.py ExchangeCore._consider compare: peer < self._self_id": (
@@ -47,12 +54,25 @@ EQUIVALENT: dict[str, str] = {
     " compare: len(self._rest) < self._wanted": (
         "after each chunk comes the head of another one, if only of the last"
     ),
+    "protocol/nat/tree.py parse_xml constant: True": (
+        "text comes in more pieces, and is put together all the same"
+    ),
+    "protocol/relay/accounts.py Flow constant: False": (
+        "whether it has its turn is set when its first piece begins to wait"
+    ),
     "protocol/session/outgoing.py Outgoing._take_control"
     " compare: len(head) - used >= 3 * _CONTROL_FRAME_BYTES_MAX": (
         "with room for just that much the next record begins one stream earlier"
     ),
+    "protocol/swarm_progress.py SwarmProgressCore.note"
+    " compare: now - known.lost_at > limits.MEMBERS_RAMP_S": (
+        "at that moment it counts for nothing whether it is kept or not"
+    ),
     "protocol/trust.py _parse compare: good + bad > _EVIDENCE_MAX * 1.001": (
         "of a file in which a sum is that to the last bit, which no node writes"
+    ),
+    "protocol/uplink.py Line._note_waiting compare: self._waits_until[purpose] < now": (
+        "of a wait that ended just now, to the last bit"
     ),
     "protocol/uplink.py Line.note compare: seen.least_s < _YIELD_WAY_S_MIN": (
         "of a way that takes that to the last bit"
