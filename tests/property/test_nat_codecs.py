@@ -109,6 +109,13 @@ def test_a_damaged_answer_is_read_or_refused(name: str, data: st.DataObject) -> 
     check(name, bytes(sample[:cut]) + data.draw(st.binary(max_size=20)))
 
 
+def test_a_document_that_ends_too_early_is_refused() -> None:
+    whole = SAMPLES["xml"]
+    for n_bytes in range(len(whole)):
+        with pytest.raises(MalformedMessage, match="XML"):
+            parse_xml(whole[:n_bytes])
+
+
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_sound_answer_is_read(name: str) -> None:
     assert DECODERS[name](SAMPLES[name])

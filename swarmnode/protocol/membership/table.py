@@ -52,7 +52,7 @@ class Member:
     claim: Claim
     state: MemberState
     since: float  # in this state, lived time
-    has_answered: bool = False  # us, ever
+    has_answered: bool  # us, ever
     suspicion: Suspicion | None = None
 
     @property

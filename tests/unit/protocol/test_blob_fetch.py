@@ -58,6 +58,7 @@ def test_a_right_chunk_is_stored_and_makes_room_for_the_next() -> None:
     bench = Bench()
     first = asked(bench.feed(events.HolderFound(ANNA, ALL)), ANNA)
     assert len(first) == limits.BLOB_REQUESTS_PER_HOLDER_MIN
+    assert bench.core.statistics().requests_total == len(first)
     effects = bench.arrive(ANNA, first[0])
     assert effects[0] == Store(ANNA, first[0])
     assert len(asked(effects, ANNA)) >= 1

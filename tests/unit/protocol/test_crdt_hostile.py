@@ -309,6 +309,12 @@ def test_a_node_with_our_key_is_noticed(pair: Pair) -> None:
     assert pair.state.view.counters() == {"steps": 1}
 
 
+def test_a_node_with_our_key_is_noticed_before_we_have_said_anything(pair: Pair) -> None:
+    pair.send(signed_record(pair.signers[pair.we], 1, counters={"steps": 9}))
+    assert pair.effects(pair.we, events.KeyElsewhere) == [events.KeyElsewhere(1, 1)]
+    assert pair.state.view.counters() == {}
+
+
 @pytest.mark.parametrize("is_theirs_first", [True, False])
 def test_a_proof_that_our_key_is_used_elsewhere_tells_us_and_bans_no_one(
     pair: Pair, is_theirs_first: bool

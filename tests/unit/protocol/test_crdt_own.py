@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import random
 import tracemalloc
 
@@ -14,7 +16,7 @@ from swarmnode.protocol.crdt import events
 from swarmnode.protocol.crdt.clock import HybridClock, Stamp
 from swarmnode.protocol.crdt.records import RangeIndex, weigh
 from swarmnode.protocol.crdt.replica import SharedState
-from swarmnode.wire.crdt import Head, Lease, Listing, Range, StateRecord, Summary
+from swarmnode.wire.crdt import Head, Lease, Listing, PeerVerdict, Range, StateRecord, Summary
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed
 from tests.kits.crdt_world import (
@@ -120,6 +122,17 @@ def test_a_full_disk_gathers_words_and_loses_none() -> None:
         state.handle(events.Persisted(2), 4.0)
 
 
+def test_who_judges_many_one_after_the_other_repeats_none_that_it_took_back() -> None:
+    state, judged = new_state(), [b"%032d" % number for number in range(100)]
+    for before, peer in itertools.pairwise(judged):
+        verdicts = {before: limits.STATE_VERDICT_NEUTRAL, peer: 2}
+        state.handle(events.Update(verdicts=verdicts), 1.0)
+    state.handle(events.Persisted(1), 2.0)
+    second = read(persists(state)[-1])
+    assert second.checkpoint, "more was taken back than a delta holds"
+    assert second.verdicts == (PeerVerdict(judged[-1], 2),)
+
+
 def test_a_record_after_the_first_says_what_is_new_and_no_more() -> None:
     state = new_state()
     state.handle(events.Update(counters={"steps": 1}, maxima={"step": 1}), 0.0)
@@ -221,6 +234,21 @@ def test_our_clock_is_compared_with_the_middle_one_of_the_neighbours() -> None:
     assert state.statistics().clock_skew_s == 5
 
 
+def test_a_neighbour_is_compared_with_about_once_in_an_interval_and_never_in_step() -> None:
+    state, compared_at = new_state(), []
+    state.handle(events.NeighbourUp(OTHER), 0.0)
+    for _ in range(100):
+        due = state.next_deadline()
+        assert due is not None
+        state.handle_deadline(due)
+        if [e for e in state.poll_effects() if isinstance(e, events.Send)]:
+            compared_at.append(due)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(compared_at)]
+    assert len(pauses) > 50
+    assert sum(pauses) / len(pauses) == pytest.approx(limits.STATE_SYNC_INTERVAL_S, rel=0.05)
+    assert len({round(pause) for pause in pauses}) > 3
+
+
 @pytest.mark.parametrize("prefix", ["", "3", "3a", "3a7", "3a7f"])
 def test_fingerprints_of_ranges_are_those_of_their_heads(prefix: str) -> None:
     rng = random.Random(1)
@@ -230,7 +258,7 @@ def test_fingerprints_of_ranges_are_those_of_their_heads(prefix: str) -> None:
     for head in heads:
         one.put(weigh(head))
         two.put(weigh(Head(head.peer, 0, 0, head.hash)))
-    assert one.digest("") != two.digest("")
+    assert one.digest(prefix) != two.digest(prefix)
     for head in reversed(heads):
         two.put(weigh(head))
     assert one.digest(prefix) == two.digest(prefix)
@@ -243,6 +271,13 @@ def test_fingerprints_of_ranges_are_those_of_their_heads(prefix: str) -> None:
         two.remove(head.peer)
     assert len(two) == 0
     assert two.digest(prefix).fingerprint == bytes(32)
+
+
+def test_nodes_of_any_release_add_up_the_same_of_a_head() -> None:
+    index = RangeIndex()
+    index.put(weigh(Head(b"\x3a" * 32, 258, 7, b"h" * 32)))
+    says = b"\x3a" * 32 + b"\0\0\0\0\0\0\1\2" + b"\0\0\0\0\0\0\0\7" + b"h" * 32
+    assert index.digest("").fingerprint == hashlib.sha256(says).digest()
 
 
 @pytest.mark.parametrize("prefix", ["\n", "3\n", "3a\n", "3" * 63 + "\n", "3" * 64])

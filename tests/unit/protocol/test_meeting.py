@@ -39,6 +39,17 @@ def test_an_item_names_as_many_members_as_fit_and_is_read_again() -> None:
     assert 0 < len(meeting.hints_in(meeting.decode_item(value, NOW))) < 8
 
 
+def test_an_item_is_filled_to_the_last_byte() -> None:
+    name, largest = "h" * 230, 0
+    for length in range(180, 230):
+        hints = [Hint(hint.peer, name + ":1") for hint in HINTS[:2]]
+        hints.append(Hint(HINTS[2].peer, name[:length] + ":1"))
+        value = meeting.encode_item(DRAFT, hints)
+        if meeting.hints_in(meeting.decode_item(value, NOW)) == hints:
+            largest = len(value)
+    assert largest == meeting.ITEM_BYTES_MAX
+
+
 @pytest.mark.parametrize(
     "value",
     [

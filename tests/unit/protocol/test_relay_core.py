@@ -32,7 +32,8 @@ class Relay:
     """A core, with what every test does to it."""
 
     def __init__(self, quota: Quota = UNLIMITED) -> None:
-        self.core = RelayCore(b"s" * 32, quota, Line())
+        self.line = Line()
+        self.core = RelayCore(b"s" * 32, quota, self.line)
         self.now = 0.0
         self.command = 0
         self.leg = 0
@@ -264,6 +265,7 @@ def test_a_share_that_is_used_up_ends_the_circuit_and_refuses_the_next() -> None
             bytes_per_s=None, peer_bytes_per_s=None, bytes_per_day=None, peer_bytes_per_day=volume
         )
     )
+    relay.now = 9999.0
     relay.reserve(B)
     circuit = relay.open(A, B)
     n_passed = 0
@@ -342,6 +344,15 @@ def test_bandwidth_is_shared_evenly_whatever_the_size_of_the_pieces() -> None:
     assert sum(moved.values()) == pytest.approx(204e6, rel=0.01)
     fair = sum(moved.values()) / 3
     assert all(n_bytes == pytest.approx(fair, rel=0.05) for n_bytes in moved.values())
+
+
+def test_a_relay_without_a_bound_of_its_own_keeps_to_the_line_from_the_first_second_on() -> None:
+    relay = Relay()
+    relay.line.limit(10e6)
+    relay.reserve(B)
+    circuit = relay.open(A, B)
+    moved = move(relay, {(circuit, 0): PIECE}, 0.8)
+    assert 8e6 <= moved[circuit] < 11e6, "what came in a quarter of a second passes at once"
 
 
 def test_a_peer_at_its_own_limit_holds_up_no_other() -> None:

@@ -118,6 +118,17 @@ def test_credit_is_given_back_by_the_quarter_of_a_window(pair: CorePair) -> None
     assert pair.server.consumed(opened, 1)
 
 
+def test_a_peer_is_given_credit_for_what_was_read_and_no_byte_more(pair: CorePair) -> None:
+    stream = pair.client.open_stream("bulk", Priority.BULK)
+    opened = opened_on(pair)
+    for _ in range(3):
+        pair.client.queue(stream, memoryview(bytes(WINDOW // 2)))
+        pair.pump()
+        read_all(pair.server, opened)
+        pair.pump()
+        assert stream.send_credit == opened.receive_credit == WINDOW
+
+
 def test_a_control_stream_keeps_its_small_window(pair: CorePair) -> None:
     stream = pair.client.open_stream("talk", Priority.CONTROL)
     pair.client.queue(stream, memoryview(bytes(limits.MIB)))
@@ -182,6 +193,20 @@ def test_a_head_that_is_nearly_full_waits_for_the_next_record(pair: CorePair, ro
         len(frame[2]) for record in records for frame in FrameParser().feed(memoryview(record))
     ]
     assert sizes == [len(data), len(b"of the second")]
+
+
+def test_streams_that_one_head_has_no_room_for_are_opened_by_the_next(pair: CorePair) -> None:
+    names = [f"{n}-with-a-long-name" for n in range(limits.STREAMS_PER_SIDE_MAX)]
+    for name in names:
+        pair.client.open_stream(name, Priority.CONTROL)
+    head = memoryview(bytearray(2048))
+    records = []
+    while used := pair.client.take(head, pair.now)[0]:
+        records.append(bytes(head[:used]))
+    assert len(records) > 1
+    pair.deliver(records, pair.server)
+    opened = [e.stream.service for e in pair.server.poll_effects() if isinstance(e, Opened)]
+    assert opened == names
 
 
 def test_what_takes_one_record_is_small(pair: CorePair) -> None:
@@ -338,6 +363,27 @@ def test_broken_rules_are_named(
     server = SessionCore(Role.SERVER, 0.0)
     with pytest.raises(error, match=words):
         server.handle(memoryview(b"".join(frames)), 0.0)
+
+
+def test_a_record_inside_a_data_frame_is_decrypted_to_where_it_is_read() -> None:
+    server, size = SessionCore(Role.SERVER, 0.0), 2 * limits.DATA_INLINE_BYTES_MAX
+    frames = open_frame(1) + encode_frame(FrameKind.DATA, 1, bytes(size))
+    server.handle(memoryview(frames[:-size]), 0.0)
+    (opened,) = [e.stream for e in server.poll_effects() if isinstance(e, Opened)]
+    destination = server.body_destination(size)
+    assert destination is not None
+    destination[:] = b"x" * size
+    server.body_received(size)
+    assert read_all(server, opened) == b"x" * size
+
+
+def test_a_record_inside_a_data_frame_of_no_stream_is_refused() -> None:
+    server, size = SessionCore(Role.SERVER, 0.0), 2 * limits.DATA_INLINE_BYTES_MAX
+    frame = encode_frame(FrameKind.DATA, 1, bytes(size))
+    server.handle(memoryview(frame[:-size]), 0.0)
+    assert server.body_destination(size) is None
+    with pytest.raises(RemoteProtocolError, match="not open"):
+        server.handle(memoryview(frame[-size:]), 0.0)
 
 
 def test_bulk_streams_that_are_over_do_not_count(pair: CorePair) -> None:

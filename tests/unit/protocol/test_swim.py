@@ -582,6 +582,7 @@ def test_who_left_returns_with_a_new_epoch_only() -> None:
 
 def test_a_restart_is_reported_even_if_no_member_noticed_the_crash() -> None:
     bench = Bench(5)
+    assert changes(bench.hear(claim(3, incarnation=1))) == [], "it refuted a doubt"
     assert changes(bench.hear(claim(3, epoch=2))) == [
         Changed(IDS[3], MemberState.ALIVE, MemberState.ALIVE, 2)
     ]
@@ -735,6 +736,7 @@ def test_the_largest_sync_fits_into_a_message() -> None:
 def test_more_members_than_a_page_are_sent_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SWIM_SYNC_CLAIMS_MAX", 4)
     bench = Bench(9)
+    bench.hear(claim(1, doubt="suspect", by=(2,)))
     seen: set[bytes] = set()
     for _ in range(4):
         [(_, message)] = sent(bench.feed(events.Contact(IDS[1])), Sync)

@@ -42,7 +42,7 @@ def test_a_peer_of_which_nothing_is_known_is_neutral_and_met_in_every_round() ->
     assert book.weight(PEER, 0.0) == NEUTRAL
     assert book.chance(PEER, 0.0) == 1.0
     assert all(book.admits(PEER, number, 0.0) for number in range(100))
-    assert (len(book), book.counts(PEER), book.verdicts(0.0)) == (0, Counts(), {})
+    assert (len(book), book.counts(PEER), book.verdicts(0.0)) == (0, Counts(0, 0, 0, 0), {})
 
 
 def test_a_peer_that_is_always_refused_is_met_in_a_few_rounds_of_a_hundred() -> None:

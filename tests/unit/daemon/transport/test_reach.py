@@ -211,6 +211,17 @@ def test_peers_that_are_gone_count_for_a_while_and_are_not_asked() -> None:
     assert world.core.next_deadline() is None
 
 
+def test_peers_that_come_back_are_asked_again() -> None:
+    world = World()
+    world.meet(1, 2, 3)
+    for number in (1, 2, 3):
+        world.feed(PeerClosed(peer(number)))
+    world.meet(1, 2, 3)
+    world.sees = lambda _peer: OTHER
+    world.advance(limits.REACH_RECHECK_S + 1)
+    assert world.core.reachability.hosts == (OTHER,)
+
+
 def test_peers_that_do_not_answer_are_asked_ever_more_rarely() -> None:
     world = World()
     world.sees = lambda _peer: None

@@ -9,6 +9,7 @@ import pytest
 
 from swarmnode import limits
 from swarmnode.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from swarmnode.ids import PeerId
 from swarmnode.protocol.dht import events
 from swarmnode.protocol.dht.core import (
     DHT_CHECKS_MAX,
@@ -26,6 +27,7 @@ from tests.unit.protocol.dht.dht_kit import (
     UNIX_S,
     answer,
     contact,
+    contact_at,
     identity,
     make_core,
     only,
@@ -163,6 +165,25 @@ def test_a_message_from_ourselves_is_a_bug() -> None:
         received(make_core(0), 0, wire.Ping(1, ()))
 
 
+def test_the_oldest_of_a_full_bucket_is_checked_when_another_waits_for_its_place() -> None:
+    core = make_core(addresses=OWN_ADDRESS)
+    *held, newcomer = (
+        contact_at(2**255 + number, core.self_id, f"100.7.{number}.1:7337")
+        for number in range(limits.DHT_BUCKET_CONTACTS + 1)
+    )
+    core.handle(events.Discovered(tuple(held)), 0.0)
+    run_dry(core, 0.0)
+    oldest = core.table.least_recently_seen()
+    assert oldest is not None
+    now = limits.DHT_CHECK_SILENCE_S
+    asked = wire.Ping(1, newcomer.addresses)
+    core.handle(events.Received(PeerId(newcomer.peer), asked), now)
+    (check,) = [sent for sent in sends(core) if isinstance(sent.message, wire.Ping)]
+    assert check.peer == newcomer.peer
+    answer(core, check, now)
+    assert [sent.peer for sent in sends(core)] == [oldest.contact.peer]
+
+
 # --- bootstrap ---------------------------------------------------------------------------
 
 
@@ -229,6 +250,18 @@ def self_lookups(core: DhtCore, end: float) -> list[float]:
     return times
 
 
+@pytest.mark.parametrize("n_new", [limits.DHT_NEW_NEIGHBOURS - 1, limits.DHT_NEW_NEIGHBOURS])
+def test_several_new_neighbours_are_a_reason_to_look_around(n_new: int) -> None:
+    core = core_that_knows(*range(1, 1 + limits.DHT_BUCKET_CONTACTS))
+    for distance in range(1, 1 + n_new):
+        newcomer = contact_at(distance, core.self_id, f"100.9.{distance}.1:7337")
+        core.handle(events.Discovered((newcomer,)), 1.0)
+        (sent,) = sends(core)
+        answer(core, sent, 1.0)
+    soon = 1.0 + 1.25 * limits.DHT_SELF_LOOKUP_PAUSE_S
+    assert bool(self_lookups(core, soon)) is (n_new == limits.DHT_NEW_NEIGHBOURS)
+
+
 def test_who_knows_few_looks_around_soon_and_then_ever_less() -> None:
     times = self_lookups(core_that_knows(1), 7200.0)
     pauses = [later - earlier for earlier, later in itertools.pairwise((0.0, *times))]
@@ -277,6 +310,23 @@ def test_a_slow_peer_holds_no_other_up() -> None:
     late = {sent.peer for sent in first}
     assert late.isdisjoint(contact.peer for contact in found.contacts)
     assert len(core.table) == 8, "slow is not gone"
+
+
+def test_a_search_for_peers_asks_the_closest_along_one_path() -> None:
+    core = core_that_knows(*range(1, 1 + limits.DHT_BUCKET_CONTACTS))
+    closer = [
+        contact_at(distance, PeerId(BLOB), f"100.8.{distance}.1:7337")
+        for distance in range(1, 1 + limits.DHT_BUCKET_CONTACTS)
+    ]
+    core.handle(events.FindPeers(1, BLOB), 1.0)
+    first, *others = sends(core)
+    before = core.statistics().requests_sent
+    answer(core, first, 1.0, *closer)
+    for sent in others:
+        answer(core, sent, 1.0)
+    found = only(run_dry(core, 1.0), events.PeersFound)
+    assert {each.peer for each in found.contacts} == {each.peer for each in closer}
+    assert core.statistics().requests_sent - before == len(closer), "and no others"
 
 
 def test_a_slow_peer_is_waited_for_until_it_is_gone() -> None:
@@ -424,6 +474,20 @@ def test_what_is_published_is_signed_anew_before_it_ends() -> None:
     assert sequences == sorted(set(sequences))
     core.handle(events.Withdraw(KEY), now)
     assert core.statistics().publications == 0
+
+
+def test_what_was_published_before_there_was_a_node_to_keep_it_is_published_when_there_is() -> None:
+    core = make_core(addresses=OWN_ADDRESS)
+    core.handle(events.Publish(3, KEY, provider_record(BLOB)), 1.0)
+    assert run_dry(core, 1.0) == [events.Published(3, KEY, 0, 0)]
+    core.handle(events.Discovered((contact(1),)), 2.0)
+    assert run_dry(core, 2.0) == [events.Bootstrapped(1)]
+    core.handle_deadline(2.0)
+    (find,) = sends(core)
+    answer(core, find, 2.0)
+    (put,) = sends(core)
+    assert isinstance(put.message, wire.Put)
+    assert (put.peer, put.message.key) == (contact(1).peer, KEY)
 
 
 def test_a_record_is_published_under_its_own_key() -> None:
