@@ -202,8 +202,8 @@ def _ring(n: int) -> Iterable[Edge]:
 
 def _exponential(n: int) -> Iterable[Edge]:
     """Hops of 1, 2, 4, ... places."""
-    hops = [1 << k for k in range(max(1, (n - 1).bit_length()))]
-    return ((i, (i + hop) % n) for i in range(n) for hop in hops if hop % n)
+    hops = [1 << k for k in range((n - 1).bit_length())]
+    return ((i, (i + hop) % n) for i in range(n) for hop in hops)
 
 
 def _torus(n: int) -> Iterable[Edge]:

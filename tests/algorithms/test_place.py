@@ -95,6 +95,14 @@ def test_a_refused_peer_is_followed_by_another(node):
     assert not node.after_step(StepInfo(2, 2.0, 1.0, 0.1)), "three models a round are enough"
 
 
+def test_other_weights_are_not_taken_over_for_those_of_the_same_place(node):
+    node.apply(answer(node, [5, 1, 5], phi=0.1))
+    node.apply(answer(node, [5, 1, 5], phi=0.2))
+    assert node.phi.eq(torch.tensor(0.1)).all()
+    node.apply(answer(node, [5, 2, 5], phi=0.3))
+    assert node.phi.eq(torch.tensor(0.3)).all(), "of two as long the one with the larger hash"
+
+
 def test_a_swarm_that_is_far_ahead_is_believed_of_two(node):
     far = ROUNDS_AHEAD_MAX * 5
     for _ in range(2):

@@ -21,6 +21,7 @@ from swarmnode.strategies.base import (
     TaskFacts,
 )
 from swarmnode.strategies.merging.clipped_mean import clipped_mean
+from swarmnode.strategies.merging.nnm import nnm_trimmed
 from swarmnode.strategies.merging.slot import aggregate
 from swarmnode.strategies.sparse import Sparse
 from swarmnode.tensor.layout import Layout
@@ -120,6 +121,26 @@ def test_a_message_a_thousand_times_too_long_weighs_as_one():
     step = aggregate(clipped_mean, [*messages, hostile])
     longest = max(float(each.norm()) for each in honest)
     assert float((step - aggregate(clipped_mean, messages)).norm()) < longest / 2
+
+
+@pytest.mark.parametrize("has_probe", [True, False])
+@pytest.mark.parametrize("liked", [clipped_mean, nnm_trimmed])
+def test_the_public_probe_chooses_between_two_means_and_without_one_the_trimmed_counts(
+    liked, has_probe
+):
+    generator = torch.Generator().manual_seed(1)
+    others = [torch.randn(5000, generator=generator) for _ in range(4)]
+    present = tuple(bytes([i]) * 32 for i in range(4))
+    messages = [message(*each) for each in zip(present, others, strict=True)]
+    steps = {rule: -2.0 * aggregate(rule, messages) for rule in (clipped_mean, nnm_trimmed)}
+    node = node_of(lr=2.0)
+    probe = (lambda x: float((x - steps[liked]).norm())) if has_probe else None
+    node.ctx = replace(node.ctx, weighs=True, probe=probe)
+    intent, _, _ = send(node, 1)
+    node.apply(gathered(intent, *others, present=present))
+    counts = liked if has_probe else nnm_trimmed
+    torch.testing.assert_close(node.phi, steps[counts])
+    assert not torch.allclose(*steps.values())
 
 
 def test_a_message_that_is_no_longer_than_most_is_left_alone():

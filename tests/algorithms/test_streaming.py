@@ -61,6 +61,9 @@ def test_rounds_grow_as_the_means_behind_a_lineage_do():
     assert by_members == [7, 7, 4, 5, 6, 6, 7, 7]  # a mean of two costs half, one of four 3/4
     # They begin to grow at the same step, and grow as far.
     assert [lengthened(7, n_means, 49, 2) for n_means in (85, 200, 10**6)] == [4, 15, 24]
+
+
+def test_while_rounds_grow_fewer_bytes_are_sent_and_a_few_members_make_more_means():
     group = {"every": 4, "fragments": 1, "lengthen": 5}
     grown, _ = digits(Streaming, group, n=8, steps=120)
     same, _ = digits(Streaming, {**group, "lengthen": 0}, n=8, steps=120)

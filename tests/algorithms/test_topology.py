@@ -21,6 +21,8 @@ from swarmnode.strategies.topology import TOPOLOGIES, Graph, build_graph, observ
         ("path", 16, 15),
         ("grid", 16, 24),
         ("exponential", 16, 56),
+        ("exponential", 5, 10),
+        ("exponential", 2, 1),
     ],
 )
 def test_edges(name, n, edges):
@@ -63,6 +65,14 @@ def test_observed_exchanges_in_two_parts_never_mix():
     mixing = graph.mixing()
     assert (mixing.lambda2, mixing.chi1, mixing.chi2) == (0.0, math.inf, math.inf)
     assert observed(4, {}, 1.0).mixing().chi1 == math.inf
+
+
+@pytest.mark.parametrize("times", [10**6, 10**7])
+def test_two_parts_never_mix_however_often_two_nodes_meet_in_one_of_them(times):
+    edges = {(0, 1): times, (1, 2): 1, (2, 3): 3, (4, 5): 2}
+    assert observed(6, edges, duration=3.0).mixing().chi1 == math.inf
+    joined = observed(6, {**edges, (3, 4): 1}, duration=3.0).mixing()
+    assert joined.chi1 == pytest.approx(7.5, rel=1e-3)
 
 
 def test_what_is_no_graph_is_refused():

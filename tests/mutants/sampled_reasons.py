@@ -29,6 +29,12 @@ EQUIVALENT: dict[str, str] = {
     "protocol/gossip/exchange.py ExchangeCore._consider compare: peer < self._self_id": (
         "a node offers nothing to itself, so no offer of its own crosses one"
     ),
+    "protocol/gossip/flight.py Flight constant: 0.0": (
+        "of when its initiator was heard, which is set before it is looked at"
+    ),
+    "protocol/gossip/flight.py Flight.note_pending constant: 0 #2": (
+        "before the first question none has said that it is undecided, so it is not late"
+    ),
     "protocol/gossip/gather.py GatherCore._fetch constant: 0 #2": (
         "each that was asked counts one more, and one that was not still none: the same order"
     ),
@@ -111,7 +117,5 @@ EQUIVALENT: dict[str, str] = {
     "strategies/parts.py ClockPart.on_clock result: return ()": (
         "of a strategy without a rate, whose clock never rings"
     ),
-    "strategies/topology.py _exponential constant: 1 #2": (
-        "of one or two members a hop of two leads nowhere, and is left out"
-    ),
+    "strategies/topology.py _exponential operator: i + hop": "an edge has no direction",
 }

@@ -11,6 +11,7 @@ from swarmnode.protocol.gossip import gather_events as events
 from swarmnode.protocol.gossip.gather import GatherCore
 from swarmnode.testing.gather_world import GATHER_ID, GatherWorld
 from swarmnode.wire.exchange.gather import Have
+from swarmnode.wire.packing import decode_record, encode_record
 
 
 def held(member):
@@ -179,6 +180,28 @@ def test_what_came_within_a_moment_is_told_at_once_at_its_end():
     core.handle_deadline(10.0 + limits.GATHER_TELL_S)
     told = [each for each in core.poll_effects() if isinstance(each, events.Tell)]
     assert [each.message.digests for each in told] == [tuple(digests)] * 3
+
+
+def test_one_word_has_room_for_all_that_came_be_it_two_messages_of_each_author():
+    world = GatherWorld(limits.GATHER_MEMBERS_MAX, 1, size_bytes=limits.GATHER_SPREAD_BYTES_MIN)
+    me, *authors = world.members
+    core = GatherCore(me.peer_id, world.terms)
+    shown, counting = (
+        [world.terms.announce(each.identity, each.peer_id[:16] + content) for each in authors]
+        for content in (b"1" * 16, b"2" * 16)
+    )
+    for announced in shown:
+        core.handle(events.Announce(announced), 0.0)
+    for announced in shown:
+        core.handle(events.Arrived(announced.author, announced.digest), 0.0)
+    core.handle(events.Settled(tuple(counting)), 0.0)
+    for announced in counting:
+        core.handle(events.Arrived(announced.author, announced.digest), 0.0)
+    core.poll_effects()
+    core.handle_deadline(limits.GATHER_TELL_S)
+    told = [each.message for each in core.poll_effects() if isinstance(each, events.Tell)]
+    assert decode_record(encode_record(told[0]), Have) == told[0]
+    assert told[0].digests == tuple(each.digest for each in (*shown, *counting))
 
 
 def test_strangers_and_digests_that_are_not_known_make_no_difference():

@@ -280,7 +280,7 @@ class GatherCore:
         return sorted(self._terms.members - {self._self_id} - self._lost)
 
     def _tell(self) -> None:
-        have = Have(self._terms.gid, tuple(self._untold[: 2 * limits.GATHER_MEMBERS_MAX]))
+        have = Have(self._terms.gid, tuple(self._untold))
         self._untold, self._tell_at = [], None
         for peer in self._others():
             self._effects.append(Tell(peer, have))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import stat
 from collections.abc import Callable
@@ -231,6 +232,17 @@ def test_a_blob_that_cannot_be_opened_keeps_no_file_open(store: BlobStore, folde
     with pytest.raises(StorageError, match="cannot open"):
         store.begin(MANIFEST)
     assert open_files() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="macOS cannot reserve room")
+def test_a_blob_has_its_room_on_the_disk_before_any_chunk_of_it_is_here(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path / "blobs", bytes_max=2**20)
+    manifest = BlobManifest(2**20, 2**16, TREE.root)
+    with store.begin(manifest) as blob:
+        assert blob.stored == frozenset()
+        part = (blob.path.parent / "part").stat()
+    assert part.st_size == manifest.size_bytes
+    assert part.st_blocks * 512 >= manifest.size_bytes
 
 
 async def at_once(work: Callable[[], T]) -> T:

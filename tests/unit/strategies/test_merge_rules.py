@@ -303,6 +303,13 @@ def test_honest_models_differ_by_a_tenth_and_a_little_more():
     assert not is_mild(0.0, 0.05)
 
 
+def test_the_nearest_vectors_are_those_at_the_smallest_distance():
+    line = np.array([1.0, 1.5, 0.8, -1.0, 0.7])
+    about = Round(np.outer(line, line), (1.0,) * len(line))
+    assert [about.nearest(0, n) for n in (1, 2, 3)] == [(0,), (0, 2), (0, 2, 4)]
+    assert about.nearest(3, 2) == (3, 4)
+
+
 def counted(rows):
     """Return which vectors are in the mean of those that are not outsized."""
     wide = rows.astype(np.float64)

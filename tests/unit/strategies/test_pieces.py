@@ -296,3 +296,12 @@ def test_the_movement_of_a_round_is_measured_by_pieces_as_by_the_whole():
         movement.begin_round(values)
     assert by_pieces.norm == at_once.norm
     assert by_pieces.norm == pytest.approx(0.25 * NUMEL**0.5, rel=1e-3)
+
+
+def test_the_movement_of_a_small_model_is_that_of_each_of_its_parameters():
+    movement, x = Movement(), torch.zeros(5)
+    movement.begin_round(x)
+    for number, moved in enumerate((3.0, 4.0)):
+        x[number] += moved
+    movement.begin_round(x)
+    assert movement.norm == 5.0

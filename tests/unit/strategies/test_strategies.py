@@ -216,6 +216,20 @@ def test_a2cid2_tunes_itself_to_the_members_that_are_there():
     assert (strategy.eta, strategy.alpha_tilde) == (0.0, 0.5), "the graph is in two parts"
 
 
+@pytest.mark.parametrize("cap", [0.0, 2.0])
+def test_what_a2cid2_lets_flow_does_not_depend_on_how_often_that_is_done(cap):
+    found = []
+    for times in ((1.5,), (0.25, 0.5, 1.5)):
+        strategy = A2CiD2({"cap": cap}, torch.zeros(3))
+        strategy.start(context(IDS, "ring"))
+        strategy.x_tilde.fill_(1.0)
+        for t in times:
+            strategy.flow(t)
+        found.append(strategy.x)
+    assert 0.1 < float(found[0][0]) < 0.5
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("n", [2, 3, 8])
 def test_the_mixing_of_a_complete_graph_is_known_without_one(n):
     found = build_graph("complete", n).with_node_rate(1.5).mixing()

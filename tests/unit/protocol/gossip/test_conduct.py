@@ -88,8 +88,9 @@ def test_commits_pay_for_no_stall_but_take_one_back_when_they_are_quick() -> Non
 
 def test_a_commit_that_took_beyond_the_usual_is_paid_for() -> None:
     table = ConductTable()
-    table.note_commit(PEER, 0.0, is_quick=False, excess_s=-1.0)
-    assert len(table) == 0
+    for excess_s in (-1.0, 0.0):
+        table.note_commit(PEER, 0.0, is_quick=False, excess_s=excess_s)
+        assert len(table) == 0, "of one that keeps to the usual there is nothing to keep"
     table.note_commit(PEER, 0.0, is_quick=False, excess_s=BUDGET_S)
     assert table.is_avoided(PEER, 0.0)
     assert table.patience(PEER) == 1.0

@@ -115,3 +115,29 @@ def test_who_misses_a_roll_pays_for_the_wait_only_if_half_of_the_members_called(
         core.handle_deadline(now)
         told = core.poll_effects()
     assert {each.peer for each in told if isinstance(each, HeldRound)} == charged
+
+
+def at_the_next_deadlines(core: GroupCore, n: int) -> list[Effect]:
+    for _ in range(n):
+        now = core.next_deadline()
+        assert now is not None
+        core.handle_deadline(now)
+    return core.poll_effects()
+
+
+def test_where_no_other_member_comes_nothing_is_taken_of_the_worker() -> None:
+    core = GroupCore(SELF)
+    core.handle(Begin(GID, ALL, 5, 1.0, 5.0, 70.0), 0.0)
+    while core.statistics().running:
+        told = at_the_next_deadlines(core, 1)
+        assert not any(isinstance(each, TakePayload | HeldRound) for each in told)
+    assert [each.why for each in told if isinstance(each, Abort)] == ["no other member came"]
+
+
+def test_a_member_that_tells_of_its_view_is_there_though_its_first_word_was_lost() -> None:
+    core = GroupCore(SELF)
+    core.handle(Begin(GID, (SELF, OTHER, THIRD), 5, 1.0, 5.0, 70.0), 0.0)
+    core.handle(Received(OTHER, Flush(GID, tuple(map(bytes, (SELF, OTHER, THIRD))), ())), 0.5)
+    while core.statistics().views_total == 1:
+        at_the_next_deadlines(core, 1)
+    assert core.statistics().running == 1

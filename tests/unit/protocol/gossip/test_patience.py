@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.conduct import ConductTable
-from swarmnode.protocol.gossip.events import Begin, Effect, Send
+from swarmnode.protocol.gossip.events import Begin, Effect, Role, Send
+from swarmnode.protocol.gossip.flight import Flight, State
 from swarmnode.protocol.gossip.patience import Patience, Usual
 from swarmnode.wire.exchange import gossip as wire
 from tests.unit.protocol.gossip.test_exchange import ELSEWHERE, INTENT, LIMIT_S, Bench
@@ -73,3 +76,25 @@ def test_an_offer_has_all_of_its_time_whatever_becomes_of_one_before_it() -> Non
     bench.feed(Begin(ELSEWHERE.tag, ELSEWHERE.fragment, (OTHER,), LIMIT_S))
     for peer in (PEER, OTHER):
         assert given_up(bench.wait(limits.EXCHANGE_ANSWER_S_FIRST / 2)) == [peer]
+
+
+@pytest.mark.parametrize(
+    ("reason", "by_peer", "times"),
+    [
+        ("timeout", False, 2.0),
+        ("in-doubt: no answer", False, 2.0),
+        ("timeout", True, 1.0),
+        ("unreachable", False, 1.0),
+    ],
+)
+def test_only_who_was_waited_for_in_vain_gets_more_time_and_all_pay_for_theirs(
+    reason: str, by_peer: bool, times: float
+) -> None:
+    conduct = ConductTable()
+    flight = Flight(
+        bytes(16), PEER, Role.INITIATOR, State.TRANSFER, INTENT, LIMIT_S, 0.0, give_up_at=LIMIT_S
+    )
+    flight.lend(1.0, 2.0)
+    Patience(conduct).note_failure(flight, reason, 5.0, by_peer=by_peer)
+    assert conduct.patience(PEER) == times
+    assert conduct.budget_s(PEER, 5.0) == limits.EXCHANGE_BUDGET_S - 3.0

@@ -72,6 +72,17 @@ def test_one_in_doubt_stands_aside_once_its_initiator_should_have_decided() -> N
         assert [flight.stands_aside(now) for now in (11.9, 12.0, 12.1)] == stands_aside
 
 
+@pytest.mark.parametrize(("asked_at", "may_be"), [(11.9, True), (12.0, False), (12.1, False)])
+def test_an_initiator_is_undecided_no_more_for_what_is_asked_when_its_time_is_over(
+    asked_at: float, may_be: bool
+) -> None:
+    flight = Flight(XID, LARGER, Role.RESPONDER, State.TRANSFER, INTENT, LIMIT_S, 0.0, 99.0)
+    flight.become_ready(9.0, ask_at=9.5, decide_s=2.0)
+    for now, told_at, is_as_it_may_be in ((9.5, 10.0, True), (asked_at, 12.5, may_be)):
+        question = flight.next_question(now)
+        assert flight.note_pending(question.number, told_at) is is_as_it_may_be
+
+
 def test_a_line_that_carries_a_view_in_less_than_a_second_is_one() -> None:
     bench = Bench()
     bench.feed(Available(NEXT, 0.5))
