@@ -39,8 +39,8 @@ LOOK_S = 30.0
 CHANGES, CHANGE_S_MIN = 96, 180.0  # so often one leaves, in a day every quarter of an hour
 AWAY_S = 60.0  # for so long, if it comes back
 # A swarm that exchanges every few seconds, and leaves the machine to its owner.
-SETTINGS = {"strategy": "streaming", "strategy_settings": {"every": 200}}
-DUTY = {"SWARMNODE_CPU_PERCENT": "5"}
+SETTINGS = {"strategy": "streaming", "strategy_settings": {"every": 2000}}
+DUTY = {"SWARMNODE_CPU_PERCENT": "2"}
 # Of one life: a slope is over all pairs of samples.
 SAMPLES_MAX = 400
 
