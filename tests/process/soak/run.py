@@ -35,6 +35,7 @@ from tests.process.soak.held import DIM, REST, THINGS, held, scraped
 from tests.process.soak.page import page
 
 HOURS, NODES = 24.0, 8
+NODES_MIN = 3  # one leaves, and two still have each other
 LOOK_S = 30.0
 CHANGES, CHANGE_S_MIN = 96, 180.0  # so often one leaves, in a day every quarter of an hour
 AWAY_S = 60.0  # for so long, if it comes back
@@ -208,6 +209,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--out", type=Path, default=Path("build") / "soak", metavar="FOLDER")
     options = parser.parse_args(arguments)
+    if options.nodes < NODES_MIN or options.hours <= 0:
+        parser.error(f"expected {NODES_MIN} nodes or more, and a time above 0")
     begin = time.monotonic()
 
     def say(text: str) -> None:
