@@ -150,7 +150,11 @@ class Trials:
     ) -> None:
         os.setsid()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(20 + 5 * int(trial.seconds if trial else 20))  # one that never ends is killed
+        # One that never ends is killed: by what it computes, however busy the machine is, or, where
+        # it waits instead, by the clock.
+        usual_s = int(trial.seconds if trial else 20)
+        resource.setrlimit(resource.RLIMIT_CPU, (5 + 4 * usual_s, resource.RLIM_INFINITY))
+        signal.alarm(60 + 10 * usual_s)
         resource.setrlimit(resource.RLIMIT_DATA, (_BYTES_MAX, _BYTES_MAX))
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
