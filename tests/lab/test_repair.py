@@ -85,7 +85,7 @@ def restart_router(lab: NatLab) -> None:
     ("outage_s", "at_another_address"),
     [
         (40.0, False),
-        (SESSIONS_GONE_S, True),
+        pytest.param(SESSIONS_GONE_S, True, marks=pytest.mark.soak),
         pytest.param(TEN_MINUTES_S, False, marks=pytest.mark.soak),
     ],
 )
