@@ -92,6 +92,10 @@ class Draw:
             return self._many(origin, typing.get_args(hint), meta)
         return self._plain(hint, meta)
 
+    def field_of(self, kind: type, name: str) -> Any:
+        """Return a value for one field of a message."""
+        return self.value(_hints(kind)[name])
+
     def _many(self, origin: Any, of: tuple[Any, ...], meta: msgspec.Meta | None) -> Any:
         fewest = (meta.min_length if meta else None) or 0
         most = (meta.max_length if meta else None) or 4

@@ -19,6 +19,7 @@ from tests.fuzz import instrument
 if TYPE_CHECKING:
     from tests.fuzz.engine import Campaign, Found, Target
 
+MODULES = ("decoders", "cores", "talks", "state_talks")
 CORPUS = Path(__file__).parent / "corpus"
 FOUND = Path("build") / "fuzz"
 # A corpus that is kept stays small: what is longer is learned again.
@@ -82,7 +83,12 @@ def main(arguments: list[str]) -> int:
 
     targets = [
         target
-        for module in ("tests.fuzz.decoders", "tests.fuzz.cores")
+        for module in (
+            "tests.fuzz.decoders",
+            "tests.fuzz.cores",
+            "tests.fuzz.talks",
+            "tests.fuzz.state_talks",
+        )
         for target in importlib.import_module(module).TARGETS
         if fnmatch.fnmatch(target.name, options.target)
     ]

@@ -36,6 +36,7 @@ _JUDGE = "tests/unit/worker/test_judge.py"
 _HOSTS = "swarmnode.protocol.hosts"
 _HOSTS_TESTS = "tests/unit/protocol/test_hosts.py"
 _WITNESSES = "tests/property/merging/test_witnesses.py"
+_GROUP_LIARS = "tests/property/hostile/test_group_liars.py"
 _MERGING = "swarmnode.strategies.merging"
 _RULES_TESTS = "tests/unit/strategies/test_merge_rules.py"
 _TRUST = "swarmnode.protocol.trust:Trust"
@@ -92,6 +93,13 @@ MUTANTS: dict[str, Mutant] = {
         lambda claimed, **_: tuple(claimed),
         f"{_GOSSIP_TESTS}/test_groups.py",
     ),
+    "kept-mean": Mutant(
+        f"{_GOSSIP}.witnesses:kept_mean",
+        lambda claims: next(filter(None, claims), ()),
+        _GROUP_LIARS,
+    ),
+    "flush": Mutant(f"{_GOSSIP}.group_run:check_flush", lambda *_: None, _GROUP_LIARS),
+    "hashes": Mutant(f"{_GOSSIP}.group_run:dissenters", lambda *_: frozenset(), _GROUP_LIARS),
     "witnesses": Mutant(f"{_GOSSIP}.witnesses:differing", lambda *_: (), _WITNESSES),
     "doubts": Mutant(f"{_GOSSIP}.witnesses:Doubts.faulty", lambda *_: frozenset(), _WITNESSES),
     "clipping": Mutant(

@@ -9,7 +9,7 @@ There is no master and no vote. A run goes through views, which only ever shrink
 *Flush.* A member that learns that another is gone takes the smaller view, freezes, tells its view,
 and in the same message of which contributors it holds the whole mean, if it does (*prepared*).
 Views that differ are intersected. When all of a view have said the same, all know the same and
-come to the same plan: keep the mean that a member has prepared, or make the mean over the view.
+come to the same plan: keep the mean that they have prepared, or make the mean over the view.
 
 *Run.* The vector is cut into as many pieces as there are contributors. The sum of each is made by
 one member, from the shares of all contributors, and given to all: a reduce-scatter and an
@@ -20,12 +20,14 @@ all-gather, of about twice the vector each way, however many members. Everything
 has said so. Hence the promise: **if a member finishes with a mean, then every survivor holds that
 same mean, and finishes with it too.** For a member that finished had heard PREPARED from all; a
 survivor that did not hear one of them flushes, reports what it has prepared, and the plan keeps it.
+What less than three quarters of a view claim to have prepared is not kept: so none has finished, and
+a liar that claims it would be asked for the whole mean by all others (``witnesses.kept_mean``).
 
 That holds where only the dead are taken for lost. A network in two parts has two views, which may
 end with two means: each part's hashes are equal, and the lineage of what was averaged (base
 version) keeps the parts from mixing. A member that the others took for lost ends with Abort, in
 doubt if it was prepared; that is counted. Two different hashes for one plan, which honest members
-cannot have, end the run everywhere: no wrong mean is applied.
+cannot have, end the run of all but those that are more than half: no liar about a hash ends it.
 
 Every phase ends by a deadline, and each of them takes at least one member away, so a run lasts at
 most enlist_s + GROUP_MEMBERS_MAX (GROUP_FLUSH_S + 3 transfer_s); where rounds are usual, deadlines
@@ -128,16 +130,16 @@ class GroupCore:
                 if weight < 0 or not math.isfinite(weight):
                     raise LocalProtocolError(f"expected a weight above 0, or 0, got {weight}")
                 if gid in self._runs:
-                    self._runs[gid].note_loaded(weight)
+                    self._runs[gid].note_loaded(weight, now)
             case events.Reduced(gid, plan, piece):
                 if gid in self._runs:
-                    self._runs[gid].note_reduced(plan, piece)
+                    self._runs[gid].note_reduced(plan, piece, now)
             case events.Witnessed(gid, plan, hashes):
                 if gid in self._runs:
-                    self._runs[gid].note_witnessed(plan, hashes)
+                    self._runs[gid].note_witnessed(plan, hashes, now)
             case events.Assembled(gid, plan, result, hashes):
                 if gid in self._runs:
-                    self._runs[gid].note_assembled(plan, result, hashes)
+                    self._runs[gid].note_assembled(plan, result, hashes, now)
             case events.Failed(gid, why):
                 if gid in self._runs:
                     self._runs[gid].give_up(f"local: {why}")
@@ -179,7 +181,7 @@ class GroupCore:
             committed_total=self._committed,
             aborted_total=MappingProxyType(dict(self._aborted)),
             in_doubt_total=self._in_doubt,
-            views_total=self._views + sum(run.views for run in self._runs.values()),
+            views_total=self._views + sum(len(run.adopted) for run in self._runs.values()),
             outcomes_kept=len(self._ended),
         )
 
@@ -229,7 +231,7 @@ class GroupCore:
 
     def _note_end(self, gid: bytes, run: Run, now: float) -> None:
         outcome = run.outcome
-        self._views += run.views
+        self._views += len(run.adopted)
         if isinstance(outcome, Commit):
             self._committed += 1
             self._ended[gid] = _Ended(now, outcome)
@@ -237,7 +239,7 @@ class GroupCore:
             assert outcome is not None, "a run that is over has an outcome"
             self._aborted[outcome.why.partition(":")[0]] += 1
             self._in_doubt += outcome.in_doubt
-            if run.views:  # before the first view nothing was said that could bind
+            if run.adopted:  # before the first view nothing was said that could bind
                 self._ended[gid] = _Ended(now, None)
         for old in list(self._ended):
             is_old = self._ended[old].at + limits.GROUP_OUTCOME_KEEP_S < now

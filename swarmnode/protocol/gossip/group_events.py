@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 
 from swarmnode.errors import RemoteProtocolError
@@ -95,6 +95,25 @@ def check_pieces(peer: PeerId, pieces_max: int, *pieces: int) -> None:
     if any(piece >= pieces_max for piece in pieces):
         raise RemoteProtocolError(
             f"expected pieces below {pieces_max}, got {max(pieces)}", peer=str(peer)
+        )
+
+
+def check_flush(
+    peer: PeerId,
+    view: Set[PeerId],
+    prepared: tuple[PeerId, ...],
+    adopted: Collection[tuple[PeerId, ...]],
+) -> None:
+    """Raise RemoteProtocolError for what no honest member says, whatever was lost on the way.
+
+    Who is prepared has had a FLUSH with exactly its contributors from each of them, the receiver
+    too, whose views were ``adopted``; and views only shrink.
+    """
+    if peer not in view:
+        raise RemoteProtocolError("expected a view with its sender in it", peer=str(peer))
+    if prepared and not (prepared in adopted and view < set(prepared)):
+        raise RemoteProtocolError(
+            "expected a member to be prepared over an earlier view, or over none", peer=str(peer)
         )
 
 

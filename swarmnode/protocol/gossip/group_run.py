@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from swarmnode import limits
-from swarmnode.errors import InvariantViolation
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group_events import (
     Abort,
@@ -25,12 +24,13 @@ from swarmnode.protocol.gossip.group_events import (
     TakePayload,
     UsePlan,
     Witness,
+    check_flush,
     check_pieces,
     plan_id,
 )
 from swarmnode.protocol.gossip.groups import weights_of
 from swarmnode.protocol.gossip.round_patience import Roll, StageTimes
-from swarmnode.protocol.gossip.witnesses import fault, witnessed_by
+from swarmnode.protocol.gossip.witnesses import differing, dissenters, kept_mean, witnessed_by
 from swarmnode.wire.exchange import group as wire
 
 _REASON_CHARACTERS_MAX = 256  # of wire.records.ShortText
@@ -51,12 +51,13 @@ class Run:
         self._since, self._resend_at = now, now + limits.GROUP_RESEND_S  # of the phase, of words
         self._flush = wire.Flush(self.gid, (), ())
         self._flushes: dict[PeerId, tuple[PeerId, ...]] = {}
+        self.adopted: set[tuple[PeerId, ...]] = set()  # views; each is smaller than the last
         self._plan: Plan | None = None
         self._sources: tuple[PeerId, ...] = ()  # they have the whole mean; none: it is made anew
         self._asked: set[tuple[PeerId, int]] = set()  # shares; others are not taken
         self._shares: set[tuple[PeerId, int]] = set()
         self._agreed = dict(zip(begin.members, begin.weights, strict=bool(begin.weights)))
-        self.views, self._is_loaded, self._weights = 0, False, {self_id: begin.weight}
+        self._is_loaded, self._weights = False, {self_id: begin.weight}
         self._wants: dict[PeerId, wire.Want] = {}
         self._prepared: dict[PeerId, wire.Prepared] = {}
         self._shares_sent: set[tuple[PeerId, bytes, int]] = set()
@@ -81,15 +82,13 @@ class Run:
                 check_pieces(peer, self.begin.pieces_max, *message.shares, *message.sums)
                 self._wants[peer] = message
                 self._serve(peer)
-            case wire.Share():
+            case wire.Share() | wire.Sum():
                 check_pieces(peer, self.begin.pieces_max, message.piece)
-                self._take_share(peer, message, now)
-            case wire.Sum(plan=plan, piece=piece):
-                check_pieces(peer, self.begin.pieces_max, piece)
-                self._take_sum(peer, plan, piece, now)
+                if self.expects(peer, message):
+                    self._take(peer, message, now)
             case wire.Prepared():
                 self.times.note(3, peer, now)
-                self._finish_if_all_are_prepared()
+                self._finish_if_all_are_prepared(now)
             case wire.Finished():
                 self._take_finished(message)
             case wire.Leave():
@@ -103,7 +102,7 @@ class Run:
         if isinstance(message, wire.Share):
             share = (peer, message.piece)
             return share in self._asked and share not in self._shares
-        return message.piece in plan.missing
+        return message.piece in plan.missing and peer == self._source(plan, message.piece)
 
     def lose(self, peer: PeerId, now: float) -> None:
         """Go on without a member that is dead, unreachable or unwilling."""
@@ -117,29 +116,31 @@ class Run:
         else:
             self._adopt(set(self.view) - {peer}, now)
 
-    def note_loaded(self, weight: float) -> None:
+    def note_loaded(self, weight: float, now: float) -> None:
         """The shell has the own payload, of this weight; 0: as it was said at the beginning."""
         self._is_loaded = True
         self._weights[self.self_id] = weight or self.begin.weight
-        self._go_on()
+        self._go_on(now)
 
-    def note_reduced(self, plan: bytes, piece: int) -> None:
+    def note_reduced(self, plan: bytes, piece: int, now: float) -> None:
         """The shell has the sum of a piece."""
         if self._plan is not None and self._plan.plan == plan:
             self._plan.held.add(piece)
-            self._go_on()
+            self._go_on(now)
 
-    def note_witnessed(self, plan: bytes, hashes: tuple[bytes, ...]) -> None:
+    def note_witnessed(self, plan: bytes, hashes: tuple[bytes, ...], now: float) -> None:
         """The shell has made the piece whose witness this member is."""
         if self._plan is not None and self._plan.plan == plan:
             self._plan.witness = hashes
-            self._advance()
+            self._advance(now)
 
-    def note_assembled(self, plan: bytes, result: bytes, hashes: tuple[bytes, ...]) -> None:
+    def note_assembled(
+        self, plan: bytes, result: bytes, hashes: tuple[bytes, ...], now: float
+    ) -> None:
         """The shell has the whole mean."""
         if self._plan is not None and self._plan.plan == plan:
             self._plan.result, self._plan.hashes = result, hashes
-            self._advance()
+            self._advance(now)
 
     def give_up(self, why: str, differ: tuple[tuple[PeerId, PeerId], ...] = ()) -> None:
         """End it here; the others go on without this member."""
@@ -214,7 +215,7 @@ class Run:
             return {peer for peer in self.view if not self._is_prepared(peer)}
         if lacking := self._lacking_shares(is_own_only=True):
             return {peer for peer, _ in lacking}
-        makers = {self._source(piece) for piece in plan.missing}
+        makers = {self._source(plan, piece) for piece in plan.missing}
         return (makers or {peer for peer, _ in self._lacking_shares()}) - {self.self_id}
 
     @property
@@ -263,6 +264,8 @@ class Run:
 
     def _take_flush(self, peer: PeerId, message: wire.Flush, now: float) -> None:
         theirs = {PeerId(member) for member in message.view}
+        prepared = tuple(PeerId(member) for member in message.prepared)
+        check_flush(peer, theirs, prepared, self.adopted)
         if self.self_id not in theirs:
             self.lose(peer, now)  # it goes on without us, so we do without it
             return
@@ -279,9 +282,8 @@ class Run:
             return
         if message.wants_answer:
             self._send(peer, self._flush_message())
-        self._flushes[peer] = tuple(PeerId(member) for member in message.prepared)
-        may_be_all = len(self._flushes) >= len(self.view)  # the common case costs no set
-        if self.phase is Phase.FLUSH and may_be_all and not self.waits_for:
+        self._flushes[peer] = prepared
+        if self.phase is Phase.FLUSH and not self.waits_for:
             self._agree(now)
 
     def _adopt(self, view: Iterable[PeerId], now: float) -> None:
@@ -294,10 +296,10 @@ class Run:
         if not self.begin.may_finish(self.view):
             self.give_up("too few are left")
             return
-        if not self.views:
+        if not self.adopted:
             self.effects.append(TakePayload(self.gid))
-        self.views += 1
         self.phase, self._since = Phase.FLUSH, now
+        self.adopted.add(self.view)
         plan = self._plan
         prepared = plan.contributors if plan is not None and plan.is_prepared else ()
         self._flush = wire.Flush(self.gid, self.view, prepared)
@@ -319,19 +321,14 @@ class Run:
         have finished, every member that is left is prepared, with one and the same mean: keep it.
         """
         self.phase, self._since = Phase.RUN, now
-        kept = {prepared for prepared in self._flushes.values() if prepared}
-        if len(kept) > 1:
-            self.give_up("members prepared different means: one of them is faulty")
-            return
-        contributors = kept.pop() if kept else self.view
-        self._sources = tuple(peer for peer in self.view if self._flushes[peer])
+        kept = kept_mean([self._flushes[peer] for peer in self.view])
+        self._sources = tuple(peer for peer in self.view if kept and self._flushes[peer] == kept)
+        contributors = kept or self.view
         if len(contributors) < 2:
             self.give_up("no other member is left")
             return
         plan, used = plan_id(self.gid, contributors), self._plan
         if used is None or used.plan != plan:
-            if used is not None and used.is_prepared:
-                raise InvariantViolation("a mean that was prepared may not be given up")
             n_pieces = min(self.begin.pieces_max, len(contributors))
             used = Plan(contributors, plan, n_pieces, set(), set())
             if self.begin.has_witnesses and self.begin.is_witness and not self._sources:
@@ -340,12 +337,12 @@ class Run:
         if used.is_prepared:
             self._send_prepared(self.view)
         self._ask()
-        self._go_on()
+        self._go_on(now)
 
-    def _go_on(self) -> None:
+    def _go_on(self, now: float) -> None:
         for peer in self.view:
             self._serve(peer)
-        self._advance()
+        self._advance(now)
 
     def _use(self, plan: Plan, now: float) -> None:
         """Begin with another mean. What came for the last one was cut in another way."""
@@ -354,9 +351,9 @@ class Run:
         self._asked, self._shares = set(), set()
         self.effects.append(UsePlan(self.gid, plan.plan, plan.n_pieces))
 
-    def _source(self, piece: int) -> PeerId:
-        """Return the member that has, or makes, the sum of a piece."""
-        sources = self._sources or self.view
+    def _source(self, plan: Plan, piece: int) -> PeerId:
+        """Return the member that has, or makes, the sum of a piece; it may be gone."""
+        sources = self._sources or plan.contributors
         return sources[piece % len(sources)]
 
     def _lacking_shares(self, *, is_own_only: bool = False) -> set[tuple[PeerId, int]]:
@@ -364,7 +361,7 @@ class Run:
         plan = self._plan
         if plan is None or self._sources:
             return set()
-        pieces = {p for p in range(plan.n_pieces) if self.view[p] == self.self_id}
+        pieces = {p for p in range(plan.n_pieces) if plan.contributors[p] == self.self_id}
         # As a witness it asks when the sum is here: its maker did not know that it is made again.
         if plan.witnessed is not None and not is_own_only:
             pieces |= {plan.witnessed} & plan.held
@@ -383,7 +380,7 @@ class Run:
         self._asked |= lacking
         for peer in self.view:
             shares = tuple(sorted(piece for owner, piece in lacking if owner == peer))
-            sums = tuple(sorted(piece for piece in missing if self._source(piece) == peer))
+            sums = tuple(sorted(piece for piece in missing if self._source(plan, piece) == peer))
             if peer != self.self_id and (shares or sums):
                 self._send(peer, wire.Want(self.gid, plan.plan, shares, sums))
 
@@ -404,25 +401,23 @@ class Run:
                 self._sums_sent.add(sent)
                 self.effects.append(SendSum(self.gid, peer, plan.plan, piece))
 
-    def _take_share(self, peer: PeerId, message: wire.Share, now: float) -> None:
-        if self.expects(peer, message):
+    def _take(self, peer: PeerId, message: wire.Share | wire.Sum, now: float) -> None:
+        plan, piece = self._plan, message.piece
+        assert plan is not None, "what is expected is of a plan"
+        if isinstance(message, wire.Share):
             self.times.note(1, peer, now)
-            self._shares.add((peer, message.piece))
+            self._shares.add((peer, piece))
             self._weights[peer] = message.weight
-            self.effects.append(KeepShare(self.gid, peer, message.piece))
-            self._advance()
-
-    def _take_sum(self, peer: PeerId, plan: bytes, piece: int, now: float) -> None:
-        mine = self._plan
-        if mine is not None and mine.plan == plan and piece in mine.missing:
+            self.effects.append(KeepShare(self.gid, peer, piece))
+        else:
             self.times.note(2, peer, now)
-            mine.held.add(piece)
-            self.effects.append(KeepSum(self.gid, plan, piece))
-            if piece == mine.witnessed:
+            plan.held.add(piece)
+            self.effects.append(KeepSum(self.gid, plan.plan, piece))
+            if piece == plan.witnessed and self.phase is Phase.RUN:
                 self._ask()
-            self._advance()
+        self._advance(now)
 
-    def _advance(self) -> None:
+    def _advance(self, now: float) -> None:
         """Do what has become possible. While the view changes nothing may be prepared."""
         plan = self._plan
         if plan is None or self.phase is not Phase.RUN:
@@ -436,20 +431,20 @@ class Run:
         if plan.result and has_witnessed and not plan.is_prepared:
             plan.is_prepared = True
             self._send_prepared(self.view)
-        self._finish_if_all_are_prepared()
+        self._finish_if_all_are_prepared(now)
 
     def _reduce_what_is_complete(self, plan: Plan) -> None:
         lacking = {piece for _, piece in self._lacking_shares()}
         for piece in range(plan.n_pieces):
             is_ready = piece not in lacking and piece not in plan.reducing
-            if self.view[piece] == self.self_id and is_ready and piece not in plan.held:
+            if plan.contributors[piece] == self.self_id and is_ready and piece not in plan.held:
                 plan.reducing.add(piece)
                 weights = weights_of(plan.contributors, self._agreed, self._weights)
                 self.effects.append(Reduce(self.gid, plan.plan, piece, plan.contributors, weights))
         theirs, peers = plan.witnessed, plan.contributors
         if theirs is not None and theirs in plan.held - lacking and not plan.is_witnessing:
             plan.is_witnessing = True
-            weights, maker = weights_of(peers, self._agreed, self._weights), self.view[theirs]
+            weights, maker = weights_of(peers, self._agreed, self._weights), peers[theirs]
             self.effects.append(Witness(self.gid, plan.plan, theirs, peers, weights, maker))
 
     # --- the end -------------------------------------------------------------------------
@@ -465,14 +460,19 @@ class Run:
             return plan is not None and plan.is_prepared
         return said is not None and said.plan == plan.plan
 
-    def _finish_if_all_are_prepared(self) -> None:
+    def _finish_if_all_are_prepared(self, now: float) -> None:
         plan = self._plan
         are_all = all(map(self._is_prepared, self.view))
         if plan is None or self.phase is not Phase.RUN or not are_all:
             return
-        why, differ = fault(plan, self.self_id, self.view, self._prepared)
-        if why:
-            self.give_up(why, differ)
+        others = dissenters(plan, self.self_id, self.view, self._prepared)
+        differ = differing(plan, self.self_id, self._prepared)
+        if 2 * len(others) >= len(self.view):
+            self.give_up("the hashes of the mean differ: one of the members is faulty", differ)
+        elif others:  # one that lies about its hash ends no run of the others
+            self._adopt(set(self.view) - others, now)
+        elif differ:
+            self.give_up("a part of the mean differs from its witness's", differ)
         else:
             self._commit(plan)
 

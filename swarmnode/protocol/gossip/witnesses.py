@@ -23,7 +23,7 @@ member draws its own conclusion from what all have said in PREPARED.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from swarmnode.env import Rng
@@ -38,6 +38,11 @@ _DOUBTS_MAX = 256
 # A member that was left out, by a machine that counts wrong or by a mistake, comes again after so
 # long; a liar has to be found out again, which takes a few rounds.
 DOUBT_KEEP_S = 3600.0
+
+
+def hostile_max(n_members: int) -> int:
+    """Return how many of so many members may lie, as far as agreement goes: a quarter."""
+    return n_members // 4
 
 
 def shift(plan: bytes, n: int) -> int:
@@ -72,15 +77,24 @@ def differing(
     return tuple(found)
 
 
-def fault(
+def kept_mean(claims: Sequence[tuple[PeerId, ...]]) -> tuple[PeerId, ...]:
+    """Return the contributors of the mean that a new view keeps; none: it makes its own.
+
+    ``claims``: what each member of the view says that it holds whole. If one may have finished,
+    all honest members hold it. What fewer claim, a liar may have made up: then none finished.
+    """
+    for claimed, n_claims in Counter(filter(None, claims)).items():
+        if n_claims >= len(claims) - hostile_max(len(claims)):
+            return claimed
+    return ()
+
+
+def dissenters(
     plan: Plan, self_id: PeerId, view: Iterable[PeerId], told: Mapping[PeerId, Prepared]
-) -> tuple[str, tuple[tuple[PeerId, PeerId], ...]]:
-    """Return why a mean for which all of the view are prepared may not count, and who differ."""
-    results = {told[peer].result for peer in view if peer != self_id}
-    if results - {plan.result}:
-        return "the hashes of the mean differ: one of the members is faulty", ()
-    differ = differing(plan, self_id, told)
-    return "a part of the mean differs from its witness's" if differ else "", differ
+) -> frozenset[PeerId]:
+    """Return who of a view, all of whom are prepared, holds another mean of the plan than this."""
+    others = (peer for peer in view if peer != self_id)
+    return frozenset(peer for peer in others if told[peer].result != plan.result)
 
 
 class Doubts:
@@ -100,7 +114,7 @@ class Doubts:
 
     def faulty(self, n_members: int, now: float) -> frozenset[PeerId]:
         """Return who has differed from more than a quarter of so many members, one at the least."""
-        n_hostile_max = max(1, n_members // 4)
+        n_hostile_max = max(1, hostile_max(n_members))
         differs: dict[PeerId, set[PeerId]] = {}
         for at, one, other in self._pairs:
             if now < at + DOUBT_KEEP_S:

@@ -103,7 +103,7 @@ class Trainer(Member):
     @property
     def is_enlisting(self) -> bool:
         run = self.core._runs.get(self.attempts.gid)
-        return self.is_waiting and run is not None and not run.views
+        return self.is_waiting and run is not None and not run.adopted
 
     def ended(self, how: events.Commit | events.Abort) -> None:
         super().ended(how)
