@@ -20,8 +20,8 @@ all-gather, of about twice the vector each way, however many members. Everything
 has said so. Hence the promise: **if a member finishes with a mean, then every survivor holds that
 same mean, and finishes with it too.** For a member that finished had heard PREPARED from all; a
 survivor that did not hear one of them flushes, reports what it has prepared, and the plan keeps it.
-What less than three quarters of a view claim to have prepared is not kept: so none has finished, and
-a liar that claims it would be asked for the whole mean by all others (``witnesses.kept_mean``).
+What less than three quarters of a view claim to have prepared is not kept: none has finished then,
+and a liar that claims it would be asked for the whole mean by all (``witnesses.kept_mean``).
 
 That holds where only the dead are taken for lost. A network in two parts has two views, which may
 end with two means: each part's hashes are equal, and the lineage of what was averaged (base

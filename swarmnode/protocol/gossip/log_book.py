@@ -27,7 +27,7 @@ from itertools import pairwise
 from swarmnode import limits
 from swarmnode.errors import MalformedMessage
 from swarmnode.ids import PeerId
-from swarmnode.protocol.gossip.group_events import group_id
+from swarmnode.protocol.gossip.group_events import group_id, has_majority
 from swarmnode.wire.exchange.log import LogEntry, LogGive, LogRound, LogShare
 from swarmnode.wire.packing import decode_record, encode_record
 
@@ -92,6 +92,7 @@ class LogBook:
             raise MalformedMessage(f"log: expected round {self.next}, got {read.round.number}")
         if not self.is_fresh and read.round.before != self.head:
             raise MalformedMessage(f"log: round {self.next} does not follow the one before it here")
+        _check_electorate(self.members, read)
         return read
 
     @property
@@ -191,9 +192,20 @@ def read_chain(before: bytes, first: int, rounds: Sequence[bytes]) -> list[Close
         closed = read_round(data)
         if closed.round.number != number or (before and closed.round.before != before):
             raise MalformedMessage(f"log: expected round {number} to follow the one before it")
+        if read:
+            _check_electorate(read[-1].members, closed)
         read.append(closed)
         before = closed.digest
     return read
+
+
+def _check_electorate(electorate: Sequence[PeerId], closed: ClosedRound) -> None:
+    """Whoever makes a round, or says that it is bound to one, chooses no electorate by that."""
+    if not has_majority(electorate, closed.members):
+        raise MalformedMessage(
+            f"log: expected a majority of the {len(electorate)} members of the round before in "
+            f"round {closed.round.number}, got {len({*electorate} & {*closed.members})}"
+        )
 
 
 def _ascend(ids: Sequence[bytes]) -> bool:

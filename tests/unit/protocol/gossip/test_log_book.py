@@ -20,7 +20,7 @@ from swarmnode.protocol.gossip.log_book import (
 from swarmnode.wire.exchange.log import LogEntry, LogGive, LogRound, LogShare
 from swarmnode.wire.packing import encode_record
 
-A, B, C = (PeerId(bytes([n]) * 32) for n in (1, 2, 3))
+A, B, C, D = (PeerId(bytes([n]) * 32) for n in (1, 2, 3, 4))
 KEY = b"k" * 32
 
 
@@ -103,7 +103,28 @@ def test_what_a_member_is_bound_to_becomes_the_round_and_the_latest_wins() -> No
     ]
     assert book.make(shares) == later
     assert book.make(shares[:1]) == first
-    assert book.read(book.make(shares[2:])).round.entries[0].payload == b"new"
+    unbound = [(A, share(b"new")), shares[2]]
+    assert book.read(book.make(unbound)).round.entries[0].payload == b"new"
+
+
+def test_a_round_needs_a_majority_of_the_members_of_the_one_before() -> None:
+    """Else who makes one, or says that it is bound to one, is the whole electorate of the next."""
+    book = LogBook(0)
+    book.close(book.read(book.make([(peer, share(None)) for peer in (A, B, C, D)])))
+    few: list[tuple[PeerId, ...]] = [(D,), (B, D), (C, D)]
+    for names in few:
+        alone = book.make([(peer, share(b"mine")) for peer in names])
+        with pytest.raises(MalformedMessage, match=r"of the 4 members .* in round 1, got"):
+            book.read(alone)
+        bound = book.make([(A, share(None)), (D, share(None, bound_attempt=9, bound=alone))])
+        assert bound != alone, "what is no round binds none"
+        with pytest.raises(MalformedMessage, match="majority of the 4 members"):
+            read_chain(b"", 0, [*book.since(0, 1), alone])
+    many: list[tuple[PeerId, ...]] = [(A, B), (A, D), (B, C, D)]
+    for names in many:
+        enough = book.make([(peer, share(b"ours")) for peer in names])
+        assert book.read(enough).members == names
+        assert len(read_chain(b"", 0, [*book.since(0, 1), enough])) == 2
 
 
 def test_rounds_are_given_as_far_as_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
