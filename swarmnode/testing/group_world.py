@@ -75,7 +75,7 @@ class Member:
                 self.world.send(self, peer, message)
             case events.TakePayload(gid):
                 self.world.later(lambda: self.feed(events.Loaded(gid, self.weight)))
-            case events.UsePlan(_, _, n_pieces):
+            case events.UsePlan(n_pieces=n_pieces):
                 self.n_pieces = n_pieces
                 self.shares.clear()
             case events.SendShare(gid, peer, plan, piece, weight):

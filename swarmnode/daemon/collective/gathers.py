@@ -315,6 +315,7 @@ class GatherCargo:
         self._lease: BufferLease | None = None
         self._share = self._digest = b""  # of the own message, once it is loaded
         self._plan = b""
+        self._contributors: Sequence[PeerId] = ()  # of the plan
         self._set = b""
         self._entries: tuple[Announced, ...] = ()
         self._copies: frozenset[PeerId] = frozenset()  # who sent what another member had sent
@@ -356,10 +357,15 @@ class GatherCargo:
         if announced.author == peer:
             self._messages.announce(announced)
 
-    def use_plan(self, plan: bytes, n_pieces: int = 1) -> None:  # noqa: ARG002
+    def use_plan(
+        self,
+        plan: bytes,
+        n_pieces: int,  # noqa: ARG002
+        contributors: Sequence[PeerId],
+    ) -> None:
         """Let go of the set of an earlier plan."""
         if plan != self._plan:
-            self._plan, self._set = plan, b""
+            self._plan, self._set, self._contributors = plan, b"", contributors
 
     def keep_sum(self, piece: int, payload: Payload) -> None:  # noqa: ARG002
         """Keep the set."""
@@ -387,6 +393,7 @@ class GatherCargo:
         if plan == self._plan:
             held = (each for each in self._messages.held() if each.author in contributors)
             self._set = self._messages.terms.make_set(held)
+            self._set_maker = self._signer.peer_id
 
     def sum(self, piece: int) -> Payload:  # noqa: ARG002
         """Return the set."""
@@ -405,6 +412,9 @@ class GatherCargo:
         mine = [each.digest for each in entries if each.author == self._signer.peer_id]
         if mine not in ([], [self._digest]):
             raise WorkerError("the set says something else in this node's name: a key is stolen")
+        if not self._is_enough(entries):
+            self._lost(self._set_maker)
+            await trio.sleep_forever()
         self._messages.settle(entries)
         if not await self._fetched(entries):
             await trio.sleep_forever()  # the others agree on a set of another member, or it ends
@@ -417,6 +427,22 @@ class GatherCargo:
         if self._codec.needs_error_feedback:
             self._copies = copies(await self._kept(entries))
         return found.digest()
+
+    def _is_enough(self, entries: Collection[Announced]) -> bool:
+        """Whether a set of another member is what it may make: of more than half of all.
+
+        Else whoever makes it chooses whose messages count, its own alone if it likes.
+        """
+        is_own = self._set_maker == self._signer.peer_id
+        if is_own or 2 * len(entries) > len(self._contributors):
+            return True
+        _log.warning(
+            "a set has too few messages",
+            maker=self._set_maker.short,
+            messages=len(entries),
+            members=len(self._contributors),
+        )
+        return False
 
     async def _fetched(self, entries: Collection[Announced]) -> bool:
         """Fetch what the set names; go on without its maker if that one does not give it.

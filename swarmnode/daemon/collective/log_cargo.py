@@ -86,7 +86,12 @@ class LogCargo:
         """Keep it for the round."""
         self._shares[peer] = decode_record(bytes(payload[0]), LogShare)
 
-    def use_plan(self, plan: bytes, n_pieces: int) -> None:  # noqa: ARG002
+    def use_plan(
+        self,
+        plan: bytes,
+        n_pieces: int,  # noqa: ARG002
+        contributors: Sequence[PeerId],  # noqa: ARG002
+    ) -> None:
         """Let go of what came for an earlier plan."""
         self._plan, self._sum = plan, b""
 

@@ -174,7 +174,12 @@ class GroupPayload(Generic[_LessorT]):
         """Keep it for the sum."""
         self._shares[peer, piece] = payload
 
-    def use_plan(self, plan: bytes, n_pieces: int) -> None:
+    def use_plan(
+        self,
+        plan: bytes,
+        n_pieces: int,
+        contributors: Sequence[PeerId],  # noqa: ARG002
+    ) -> None:
         """Cut it anew, and let go of what came for an earlier plan."""
         self._plan, self._pieces = plan, cut_pieces(self._chunks, n_pieces)
         self._is_assembling = False

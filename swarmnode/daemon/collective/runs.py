@@ -60,7 +60,7 @@ class Cargo(Protocol):
         Raises WorkerError: there is none.
         """
 
-    def use_plan(self, plan: bytes, n_pieces: int) -> None:
+    def use_plan(self, plan: bytes, n_pieces: int, contributors: Sequence[PeerId]) -> None:
         """Pieces are those of this plan now. What was kept or made for another is of no use."""
 
     def share(self, piece: int) -> Payload:
@@ -251,9 +251,9 @@ class GroupRuns:
             case events.TakePayload():
                 run.is_enlisting = False
                 self._start(run, self._load)
-            case events.UsePlan(_, plan, n_pieces):
+            case events.UsePlan(_, plan, n_pieces, contributors):
                 run.plan = plan
-                run.cargo.use_plan(plan, n_pieces)
+                run.cargo.use_plan(plan, n_pieces, contributors)
             case events.SendShare(gid, peer, plan, piece, weight):
                 header = wire.Share(gid, piece, weight, plan)
                 self._send(run, peer, header, self._share_later(run, header))

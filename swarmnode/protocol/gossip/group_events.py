@@ -321,6 +321,7 @@ class UsePlan:
     gid: bytes
     plan: bytes
     n_pieces: int
+    contributors: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True)

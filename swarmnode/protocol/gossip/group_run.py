@@ -349,7 +349,7 @@ class Run:
         self._plan = plan
         self.times = StageTimes(now)
         self._asked, self._shares = set(), set()
-        self.effects.append(UsePlan(self.gid, plan.plan, plan.n_pieces))
+        self.effects.append(UsePlan(self.gid, plan.plan, plan.n_pieces, plan.contributors))
 
     def _source(self, plan: Plan, piece: int) -> PeerId:
         """Return the member that has, or makes, the sum of a piece; it may be gone."""

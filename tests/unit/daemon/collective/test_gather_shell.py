@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -14,6 +14,7 @@ from swarmnode import limits
 from swarmnode.daemon.collective.gathers import Gathers
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.ipc.records import ViewShape
+from swarmnode.protocol.gossip.gather_set import Announced, RunTerms
 from swarmnode.tensor.codec import get_codec
 from swarmnode.wire.exchange import gather as wire
 from swarmnode.wire.packing import decode_record, encode_record
@@ -257,6 +258,26 @@ async def test_one_that_announces_a_message_and_gives_it_to_none_is_left_out_soo
         await made.until(lambda: all(member.lessor.told for member in others), 300)
         check_same(others, others)
         assert trio.current_time() - began_at < 4 * limits.GATHER_GRACE_S
+
+
+async def test_who_makes_a_set_of_its_own_message_alone_is_left_out(
+    autojump_clock, monkeypatch
+) -> None:
+    """It is the one with the smallest id, and a key is drawn as often as one likes."""
+    make_set = RunTerms.make_set
+    async with members(5) as (made, all_of_them):
+        liar, *honest = in_order(all_of_them)
+
+        def selfish(terms: RunTerms, entries: Iterable[Announced]) -> bytes:
+            held = list(entries)
+            own = [each for each in held if each.author == liar.node.peer]
+            return make_set(terms, own or held)
+
+        monkeypatch.setattr(RunTerms, "make_set", selfish)
+        for member in all_of_them:
+            member.gathers.intent_posted(posted())
+        await made.until(lambda: all(member.lessor.told for member in honest))
+        check_same(honest, honest)
 
 
 async def test_a_message_that_is_no_payload_is_left_out(autojump_clock) -> None:

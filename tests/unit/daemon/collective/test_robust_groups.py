@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import trio
 
 from swarmnode.daemon.collective.payload import RobustPayload
 from swarmnode.daemon.collective.runs import GroupRuns
+from swarmnode.ids import PeerId
 from swarmnode.ipc.control import ViewShape
 from swarmnode.limits import EXCHANGE_VIEW_S
 from swarmnode.protocol.gossip import group_events as events
@@ -148,8 +151,8 @@ class _PutTogetherSlowly(RobustPayload):
         super().__init__(*args, **kwargs)
         self.replaced, self.plans = trio.Event(), set()
 
-    def use_plan(self, plan: bytes, n_pieces: int) -> None:
-        super().use_plan(plan, n_pieces)
+    def use_plan(self, plan: bytes, n_pieces: int, contributors: Sequence[PeerId]) -> None:
+        super().use_plan(plan, n_pieces, contributors)
         self.plans.add(plan)
         if len(self.plans) == 2:
             self.replaced.set()
