@@ -431,7 +431,7 @@ class GatherCargo:
     def _is_enough(self, entries: Collection[Announced]) -> bool:
         """Whether a set of another member is what it may make: of more than half of all.
 
-        Else whoever makes it chooses whose messages count, its own alone if it likes.
+        Else the member that makes it chooses which messages count, its own alone if it likes.
         """
         is_own = self._set_maker == self._signer.peer_id
         if is_own or 2 * len(entries) > len(self._contributors):

@@ -200,7 +200,7 @@ def read_chain(before: bytes, first: int, rounds: Sequence[bytes]) -> list[Close
 
 
 def _check_electorate(electorate: Sequence[PeerId], closed: ClosedRound) -> None:
-    """Whoever makes a round, or says that it is bound to one, chooses no electorate by that."""
+    """Let no member choose an electorate: by a round that it makes, or claims to be bound to."""
     if not has_majority(electorate, closed.members):
         raise MalformedMessage(
             f"log: expected a majority of the {len(electorate)} members of the round before in "

@@ -44,8 +44,8 @@ class LyingWorld(GroupWorld):
         self.plan = events.plan_id(GID, self.ids)
 
     def lies(self, target: PeerId, message: Any, payload: Piece) -> Iterable[tuple[Any, Piece]]:
-        """Return what it sends in the place of a message."""
-        raise NotImplementedError
+        """Return what it sends in the place of a message: here what it should."""
+        return [(message, payload)]
 
     def send(self, source: Member, target: PeerId, message: Any, payload: Piece = ()) -> None:
         said = self.lies(target, message, payload) if source is self.liar else [(message, payload)]

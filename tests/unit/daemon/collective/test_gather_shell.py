@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -12,6 +12,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.collective.gathers import Gathers
+from swarmnode.daemon.collective.messages import Round
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.ipc.records import ViewShape
 from swarmnode.protocol.gossip.gather_set import Announced, RunTerms
@@ -260,20 +261,26 @@ async def test_one_that_announces_a_message_and_gives_it_to_none_is_left_out_soo
         assert trio.current_time() - began_at < 4 * limits.GATHER_GRACE_S
 
 
-async def test_who_makes_a_set_of_its_own_message_alone_is_left_out(
-    autojump_clock, monkeypatch
-) -> None:
+class SelfishTerms(RunTerms):
+    """Of whom makes the set, its own message is all that it puts in."""
+
+    def make_set(self, entries: Iterable[Announced]) -> bytes:
+        ordered = sorted(entries, key=lambda each: each.author)
+        return super().make_set(ordered[:1])
+
+
+async def test_who_makes_a_set_of_its_own_message_alone_is_left_out(autojump_clock) -> None:
     """It is the one with the smallest id, and a key is drawn as often as one likes."""
-    make_set = RunTerms.make_set
     async with members(5) as (made, all_of_them):
         liar, *honest = in_order(all_of_them)
+        rounds = liar.gathers.messages
+        open_round = rounds.open
 
-        def selfish(terms: RunTerms, entries: Iterable[Announced]) -> bytes:
-            held = list(entries)
-            own = [each for each in held if each.author == liar.node.peer]
-            return make_set(terms, own or held)
+        async def open_selfish(terms: RunTerms, check: Callable[[bytes], None]) -> Round:
+            own = SelfishTerms(terms.gid, terms.members, terms.size_bytes, terms.verify)
+            return await open_round(own, check)
 
-        monkeypatch.setattr(RunTerms, "make_set", selfish)
+        rounds.open = open_selfish
         for member in all_of_them:
             member.gathers.intent_posted(posted())
         await made.until(lambda: all(member.lessor.told for member in honest))
