@@ -88,7 +88,8 @@ class Run:
                 check_pieces(peer, self.begin.pieces_max, piece)
                 self._take_sum(peer, plan, piece, now)
             case wire.Prepared():
-                self.times.note(3, peer, now)
+                if self._is_prepared(peer):
+                    self.times.note(3, peer, now)
                 self._finish_if_all_are_prepared()
             case wire.Finished():
                 self._take_finished(message)

@@ -77,8 +77,10 @@ class StageTimes:
     _bytes_at: dict[PeerId, float] = field(default_factory=dict)
 
     def note(self, stage: int, peer: PeerId, now: float) -> None:
-        """A member has delivered something of a stage, 1 to 3."""
-        self._arrivals[stage - 1].append((now, peer))
+        """A member has delivered something of a stage, 1 to 3; the last it may repeat."""
+        arrivals = self._arrivals[stage - 1]
+        if stage < _STAGES or all(known != peer for _, known in arrivals):
+            arrivals.append((now, peer))
 
     def note_bytes(self, peer: PeerId, now: float) -> None:
         """A payload of a member is on its way, and goes on."""
