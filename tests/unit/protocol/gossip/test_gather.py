@@ -280,6 +280,8 @@ def test_a_second_holder_is_asked_where_the_first_is_slow_and_no_third() -> None
     assert at.core.next_deadline() == due, "the first is as slow as it was"
     assert at.wait(due + 1.0) == [at.fetch(3, 1)]
     assert at.core.statistics().hedged_total == 2
+    assert at.arrive(3, 1, due + 2.0) == [at.cancel(1, 1), Held(at.shown[1].digest)]
+    assert at.lose(1, due + 2.0) == [], "of it nothing is asked any more"
 
 
 def test_where_there_is_no_second_holder_it_is_looked_for_again_later() -> None:
