@@ -16,6 +16,7 @@ GID, OTHER_GID = bytes(16), b"2" * 16
 RESULT, OTHER_RESULT = b"r" * 32, b"o" * 32
 ENLIST_S, TRANSFER_S = 5.0, 70.0
 WEIGHT = 2.0
+_DEADLINES_MAX = 1000  # more than any run has
 
 
 def raw(peers: Iterable[PeerId]) -> tuple[bytes, ...]:
@@ -53,12 +54,23 @@ class OneMember:
 
     def wait_until(self, is_there: Callable[[Effect], bool]) -> tuple[float, list[Effect]]:
         """Let deadlines pass until there is such an effect; return when, and all of that time."""
-        while True:
+        for _ in range(_DEADLINES_MAX):
             now = self.core.next_deadline()
             assert now is not None, "it waits for nothing"
             effects = self.wait(now)
             if any(map(is_there, effects)):
                 return now, effects
+        raise AssertionError("it goes on for ever")
+
+    def wait_before(self, end: float) -> list[Effect]:
+        """Let all deadlines pass that are before that; return what is done."""
+        effects: list[Effect] = []
+        for _ in range(_DEADLINES_MAX):
+            now = self.core.next_deadline()
+            if now is None or now >= end:
+                return effects
+            effects += self.wait(now)
+        raise AssertionError("it goes on for ever")
 
     # --- the phases --------------------------------------------------------------------------
 

@@ -81,8 +81,7 @@ def test_when_all_have_come_the_payload_is_taken_and_the_view_is_told() -> None:
 def test_the_roll_is_closed_without_those_that_did_not_come_in_time() -> None:
     at = OneMember(4, now=10.0)
     at.enlist(B, C, now=12.0)
-    while (now := at.core.next_deadline()) is not None and now < 10.0 + ENLIST_S:
-        assert said(at.wait(now), wire.Flush) == []
+    assert said(at.wait_before(10.0 + ENLIST_S), wire.Flush) == []
     assert at.core.next_deadline() == 10.0 + ENLIST_S
     assert at.wait(10.0 + ENLIST_S) == [
         *at.tell(wire.Enlist(GID, True), D),
@@ -265,6 +264,5 @@ def test_shares_are_waited_for_as_long_as_a_stage_may_last_from_the_last_view_on
     at = OneMember(3)
     at.enlist(now=0.1)
     at.flush(now=1.0)
-    while (now := at.core.next_deadline()) is not None and now < 1.0 + TRANSFER_S:
-        assert said(at.wait(now), wire.Flush) == []
-    assert now == 1.0 + TRANSFER_S
+    assert said(at.wait_before(1.0 + TRANSFER_S), wire.Flush) == []
+    assert at.core.next_deadline() == 1.0 + TRANSFER_S
