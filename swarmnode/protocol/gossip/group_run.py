@@ -290,7 +290,6 @@ class Run:
         left_out = set(self.view) - set(view) - self._gone
         self.view = tuple(sorted(view))
         for peer in sorted(left_out):
-            self._gone.add(peer)
             self._send(peer, wire.Leave(self.gid, "left out of the view"))
         if not self.begin.may_finish(self.view):
             self.give_up("too few are left")
@@ -378,7 +377,7 @@ class Run:
     def _ask(self) -> None:
         """Tell each peer what is wanted of it."""
         plan = self._plan
-        if plan is None or plan.is_prepared:
+        if plan is None:
             return
         lacking, missing = self._lacking_shares(), plan.missing
         self._asked |= lacking

@@ -8,6 +8,7 @@ from swarmnode import limits
 from swarmnode.errors import RemoteProtocolError
 from swarmnode.protocol.gossip.group_events import (
     Abort,
+    Arriving,
     Assemble,
     Assembled,
     Commit,
@@ -443,6 +444,33 @@ def test_who_gives_no_share_is_gone_on_without_after_a_stage_and_all_such_share_
     assert now == 12.0
     assert charged(told) == {C: 1.0, D: 1.0}
     assert said(told, wire.Flush) == at.tell(wire.Flush(GID, raw((A, B)), ()), B)
+
+
+@pytest.mark.parametrize("silence_s", [1.0, 4.0])
+def test_a_share_of_which_bytes_come_is_waited_for_until_the_stage_is_over_and_no_longer(
+    silence_s: float,
+) -> None:
+    at = OneMember(5, patience_s=4.0, silence_s=silence_s)
+    at.agree(10.0)
+    at.share(B, 0, 10.5)
+    for now in (10.75, 11.5, 12.25, 13.0, 13.75):
+        assert charged(at.wait_before(now)) == {}
+        for peer in at.others[1:]:
+            at.feed(Arriving(GID, peer), now)
+    assert charged(at.wait_before(14.0)) == {}
+    assert at.core.next_deadline() == 14.0
+    assert charged(at.wait(14.0)) == pytest.approx(dict.fromkeys(at.others[1:], 4.0 / 3))
+
+
+def test_of_those_that_give_no_share_only_the_silent_are_gone_on_without_before_that() -> None:
+    at = OneMember(5, patience_s=4.0, silence_s=1.0)
+    at.agree(10.0)
+    at.share(B, 0, 10.5)
+    at.feed(Arriving(GID, C), 10.75)
+    assert charged(at.wait_before(11.0)) == {}
+    told = at.wait(11.0)
+    assert charged(told) == dict.fromkeys(at.others[2:], 0.5)
+    assert said(told, wire.Flush)[-1:] == at.tell(wire.Flush(GID, raw((A, B, C)), ()), C)
 
 
 def test_who_gives_no_sum_is_gone_on_without_after_two_stages() -> None:

@@ -96,7 +96,9 @@ def test_of_two_halves_more_rounds_stay() -> None:
 
 @pytest.mark.parametrize("parted_at", [3, 17, 27])
 @pytest.mark.parametrize("kept", [SAID_MAX, KEPT_MAX])
-def test_both_halves_judge_alike_whatever_each_has_heard_of_the_other(parted_at, kept) -> None:
+def test_both_halves_judge_alike_whatever_each_has_heard_of_the_other(
+    parted_at: int, kept: int
+) -> None:
     verdicts = set()
     for mine in range(30, 33):
         for lag in range(3):
