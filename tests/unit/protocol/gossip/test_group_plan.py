@@ -632,6 +632,19 @@ def test_with_witnesses_shares_of_a_piece_that_is_made_again_have_the_third_stag
     assert charged(told) == pytest.approx({C: 6.0})
 
 
+def test_a_witness_waits_for_sums_before_it_waits_for_shares_of_a_piece_made_again() -> None:
+    at, piece = own_witness(4)
+    slow = max({1, 2, 3} - {piece})
+    for peer in at.others:
+        at.share(peer, 0, 0.2)
+    at.reduced(0, 0.2)
+    for number in {1, 2, 3} - {slow}:
+        at.sum(IDS[number], number, 0.3)
+    now, told = at.wait_until(lambda each: isinstance(each, HeldRound))
+    assert now == pytest.approx(0.1 + 2 * 2.0)
+    assert charged(told) == pytest.approx({IDS[slow]: 4.0})
+
+
 def test_with_witnesses_there_is_a_fourth_stage_until_all_are_prepared() -> None:
     at = OneMember(4, has_witnesses=True, is_witness=False, patience_s=2.0)
     at.prepare(10.0)
