@@ -136,6 +136,21 @@ def test_one_that_came_and_is_lost_has_not_come() -> None:
     assert said(told, wire.Leave) == [Send(D, LEFT_OUT)], "one that is gone is told nothing"
 
 
+def test_one_that_came_and_is_lost_is_in_no_view_when_all_others_have_come() -> None:
+    at = OneMember(4)
+    at.enlist(B, C, now=0.1)
+    at.feed(PeerLost(B), 0.2)
+    assert at.enlist(D, now=0.3) == [TakePayload(GID), *at.tell(flush(A, C, D), C, D)]
+
+
+def test_a_roll_that_is_held_for_one_that_is_lost_is_closed_as_any() -> None:
+    at = OneMember(4, behind=frozenset({D}), behind_s=60.0)
+    at.enlist(B, now=0.1)
+    at.feed(PeerLost(D), 0.2)
+    assert said(at.wait_before(ENLIST_S), wire.Flush) == []
+    assert said(at.wait(ENLIST_S), wire.Flush) == at.tell(flush(A, B), B)
+
+
 def test_a_round_that_needs_all_members_ends_when_one_is_missing() -> None:
     at = OneMember(4, needs_all=True)
     at.enlist(B, C, now=0.1)
