@@ -264,8 +264,8 @@ class Run:
 
     def _take_flush(self, peer: PeerId, message: wire.Flush, now: float) -> None:
         theirs = {PeerId(member) for member in message.view}
-        if self.self_id not in theirs:
-            self.lose(peer, now)  # it goes on without us, so we do without it
+        if self.self_id not in theirs or not self._may_be_prepared(message.prepared):
+            self.lose(peer, now)  # it goes on without us, or says what cannot be: we do without it
             return
         common, silent = set(self.view) & theirs, self.waits_for - theirs
         if 2 * self._waited_s(now) < self._phase_ends_at - now:  # by other clocks and patience
@@ -284,6 +284,19 @@ class Run:
         may_be_all = len(self._flushes) >= len(self.view)  # the common case costs no set
         if self.phase is Phase.FLUSH and may_be_all and not self.waits_for:
             self._agree(now)
+
+    def _may_be_prepared(self, contributors: tuple[bytes, ...]) -> bool:
+        """Whether a member can hold the mean over these: of this node's share, and of its sum.
+
+        Else one that says so would be asked for all of a mean, and could give anything.
+        """
+        plan = self._plan
+        if not contributors:
+            return True
+        if plan is None or contributors != plan.contributors:
+            return False
+        own = plan.contributors.index(self.self_id)
+        return own in plan.held or own >= plan.n_pieces
 
     def _adopt(self, view: Iterable[PeerId], now: float) -> None:
         """Take a smaller view, freeze, and tell all members in it."""
@@ -319,12 +332,8 @@ class Run:
         have finished, every member that is left is prepared, with one and the same mean: keep it.
         """
         self.phase, self._since = Phase.RUN, now
-        kept = {prepared for prepared in self._flushes.values() if prepared}
-        if len(kept) > 1:
-            self.give_up("members prepared different means: one of them is faulty")
-            return
-        contributors = kept.pop() if kept else self.view
         self._sources = tuple(peer for peer in self.view if self._flushes[peer])
+        contributors = self._flushes[self._sources[0]] if self._sources else self.view
         if len(contributors) < 2:
             self.give_up("no other member is left")
             return
@@ -334,7 +343,7 @@ class Run:
                 raise InvariantViolation("a mean that was prepared may not be given up")
             n_pieces = min(self.begin.pieces_max, len(contributors))
             used = Plan(contributors, plan, n_pieces, set(), set())
-            if self.begin.has_witnesses and self.begin.is_witness and not self._sources:
+            if self.begin.has_witnesses and self.begin.is_witness:
                 used.witnessed = witnessed_by(self.self_id, plan, contributors, n_pieces)
             self._use(used, now)
         if used.is_prepared:

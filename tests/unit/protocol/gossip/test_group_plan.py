@@ -6,6 +6,7 @@ import pytest
 
 from swarmnode import limits
 from swarmnode.errors import RemoteProtocolError
+from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group_events import (
     Abort,
     Arriving,
@@ -43,7 +44,7 @@ from tests.kits.group_kit import (
     said,
 )
 
-A, B, C, D = IDS[:4]
+A, B, C, D, E = IDS[:5]
 OTHER_PLAN = b"p" * 16
 DONE: list[Effect] = []
 RESEND_S = limits.GROUP_RESEND_S
@@ -390,47 +391,81 @@ def test_what_a_dead_member_had_prepared_does_not_count_for_the_living() -> None
     assert len(outcomes(at.prepared(B, 0.5))) == 1
 
 
-def test_who_lacks_a_mean_that_others_have_prepared_asks_these_for_its_sums_in_turn() -> None:
-    at = OneMember(4)
+def made_own_piece(n: int) -> OneMember:
+    """Return a member that has made its piece of the mean over all, and has no other yet."""
+    at = OneMember(n)
     at.agree(0.1)
     at.load(0.1)
-    at.sum(D, 3, 0.2)
-    at.feed(PeerLost(D), 0.3)
-    view = (A, B, C)
-    at.flush(B, view=view, prepared=IDS[:4], now=0.4)
-    told = at.flush(C, view=view, prepared=IDS[:4], now=0.5)
+    for peer in at.others:
+        at.share(peer, 0, 0.1)
+    at.reduced(0, 0.1)
+    return at
+
+
+def test_who_lacks_a_mean_that_others_have_prepared_asks_these_for_its_sums_in_turn() -> None:
+    at = made_own_piece(5)
+    at.sum(E, 4, 0.2)
+    at.feed(PeerLost(E), 0.3)
+    view = (A, B, C, D)
+    at.flush(B, view=view, prepared=at.members, now=0.4)
+    at.flush(D, view=view, now=0.4)
+    told = at.flush(C, view=view, prepared=at.members, now=0.5)
     assert told == [
-        Send(B, want(at, (), (0, 2))),
-        Send(C, want(at, (), (1,))),
+        Send(B, want(at, (), (2,))),
+        Send(C, want(at, (), (1, 3))),
     ], "what is here is kept, and no share is asked for"
-    assert at.share(B, 0, 0.55) == [KeepShare(GID, B, 0)], "it was asked for before"
-    for piece, peer in ((0, B), (1, C)):
-        assert at.sum(peer, piece, 0.6) == [KeepSum(GID, at.plan, piece)]
-    assert at.sum(B, 2, 0.7) == [KeepSum(GID, at.plan, 2), Assemble(GID, at.plan)]
-    assert at.assembled(0.8) == at.tell(wire.Prepared(GID, at.plan, RESULT), B, C)
+    assert at.sum(B, 2, 0.6) == [KeepSum(GID, at.plan, 2)]
+    assert at.sum(C, 1, 0.6) == [KeepSum(GID, at.plan, 1)]
+    assert at.sum(C, 3, 0.7) == [KeepSum(GID, at.plan, 3), Assemble(GID, at.plan)]
+    assert at.assembled(0.8) == at.tell(wire.Prepared(GID, at.plan, RESULT), B, C, D)
 
 
 def test_one_of_two_that_holds_the_mean_gives_it_to_the_other() -> None:
-    at = OneMember(3)
-    at.agree(0.1)
+    at = made_own_piece(3)
     at.feed(PeerLost(C), 0.2)
     told = at.flush(B, view=(A, B), prepared=(A, B, C), now=0.3)
-    assert told == [Send(B, want(at, (), (0, 1, 2)))]
+    assert told == [Send(B, want(at, (), (1, 2)))]
     now, told = at.wait_until(lambda each: isinstance(each, HeldRound))
     # Beyond shares, of which none is lacking, there is a stage for sums.
     assert now == 0.3 + 2 * TRANSFER_S
     assert charged(told) == {B: 2 * TRANSFER_S}
 
 
-def test_members_that_have_prepared_different_means_end_the_run() -> None:
+@pytest.mark.parametrize("prepared", [IDS[:4], IDS[:3], IDS[1:4]], ids=len)
+def test_who_says_that_it_holds_a_mean_to_which_this_node_gave_nothing_is_gone_on_without(
+    prepared: tuple[PeerId, ...],
+) -> None:
+    """Else it would be asked for all of that mean, and could give anything."""
     at = OneMember(4)
+    at.enlist(now=0.1)
+    told = at.flush(B, prepared=prepared, now=0.2)
+    assert told == at.tell(wire.Flush(GID, raw((A, C, D)), ()), C, D)
+    told = at.flush(C, D, view=(A, C, D), now=0.3)
+    assert told[0] == UsePlan(GID, plan_id(GID, (A, C, D)), 3)
+
+
+@pytest.mark.parametrize("prepared", [IDS[:4], IDS[:3]], ids=len)
+def test_who_says_that_it_holds_another_mean_or_one_of_which_this_node_has_made_nothing_lies(
+    prepared: tuple[PeerId, ...],
+) -> None:
+    at = made_own_piece(4) if prepared == IDS[:3] else OneMember(4)
     at.agree(0.1)
     at.feed(PeerLost(D), 0.2)
-    view = (A, B, C)
-    at.flush(B, view=view, prepared=IDS[:4], now=0.3)
-    told = at.flush(C, view=view, prepared=(A, C), now=0.4)
-    why = "members prepared different means: one of them is faulty"
-    assert told == [*at.tell(wire.Leave(GID, why), B, C), Abort(GID, why, False)]
+    told = at.flush(B, view=(A, B, C), prepared=prepared, now=0.3)
+    assert told == [Send(C, wire.Flush(GID, raw((A, C)), ()))]
+
+
+def test_a_member_that_makes_no_piece_takes_the_word_of_one_that_holds_its_mean() -> None:
+    at = OneMember(4, own=2, pieces_max=2)
+    at.agree(0.1)
+    at.feed(PeerLost(D), 0.2)
+    at.flush(A, view=(A, B, C), prepared=at.members, now=0.3)
+    assert at.flush(B, view=(A, B, C), now=0.4) == [Send(A, want(at, (), (0, 1)))]
+    last = OneMember(4, own=1, pieces_max=2)
+    last.agree(0.1)
+    last.feed(PeerLost(D), 0.2)
+    told = last.flush(A, view=(A, B, C), prepared=last.members, now=0.3)
+    assert told == [Send(C, wire.Flush(GID, raw((B, C)), ()))], "its own piece is not made yet"
 
 
 # --- deadlines of the stages --------------------------------------------------------------------
