@@ -322,17 +322,14 @@ def test_one_that_says_or_sends_something_is_silent_no_more(heard: wire.Message 
     assert at.feed(PeerSilent(C), 0.4)[0] == Send(C, wire.Leave(GID, "left out of the view"))
 
 
-def test_who_was_silent_in_a_run_is_waited_for_in_the_next() -> None:
+def test_who_was_silent_in_a_run_is_waited_for_in_the_next_until_it_is_so_again() -> None:
     at = OneMember(4)
     at.feed(PeerSilent(C), 0.1)
     at.begin(OTHER_GID, now=0.2)
-    for peer in (B, C, D):
-        at.hear(peer, wire.Enlist(GID, False), 0.3)
-    at.core.handle(PeerSilent(D), 0.4)
-    at.core.poll_effects()
-    assert said(at.flush(B, now=0.5), wire.Leave) == [
-        Send(D, wire.Leave(GID, "left out of the view"))
-    ]
+    for peer in (B, D):
+        assert at.hear(peer, wire.Enlist(OTHER_GID, False), 0.3) == DONE
+    told = said(at.feed(PeerSilent(C), 0.4), wire.Flush)
+    assert told == at.tell(wire.Flush(OTHER_GID, raw((A, B, D)), ()), B, D)
 
 
 def test_a_roll_stays_open_for_one_that_is_silent_while_others_may_come() -> None:

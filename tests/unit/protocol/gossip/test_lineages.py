@@ -193,6 +193,15 @@ def test_where_it_is_forgotten_at_which_mean_they_parted_the_roundest_count_deci
         assert not outlasts(Lineage(counts[0], tuple(other)), one)
 
 
+def test_where_they_parted_decides_as_long_as_the_mean_before_it_is_known() -> None:
+    one = Lineage(17, ("aaaaaa", "ffffff", "000000", "bbbbbb"))
+    other = Lineage(17, ("cccccc", "eeeeee", "111111", "bbbbbb"))
+    assert outlasts(other, one)
+    assert not outlasts(one, other)
+    short, shorter = Lineage(17, one.hashes[:3]), Lineage(17, other.hashes[:3])
+    assert outlasts(short, shorter), "at 16, and it is not known whether they parted at 15"
+
+
 def test_a_member_of_which_nothing_can_be_told_counts_only_if_it_is_ahead() -> None:
     own = chain(40)
     ahead, behind = chain(90), chain(5)
