@@ -106,8 +106,8 @@ class OneMember:
         """The name of the mean over all members."""
         return plan_id(GID, self.members)
 
-    def load(self, now: float, weight: float = 0.0) -> list[Effect]:
-        return self.feed(events.Loaded(GID, weight), now)
+    def load(self, now: float, **weight: float) -> list[Effect]:
+        return self.feed(events.Loaded(GID, **weight), now)
 
     def share(
         self, peer: PeerId, piece: int, now: float, weight: float = WEIGHT, plan: bytes = b""

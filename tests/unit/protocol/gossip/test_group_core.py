@@ -108,6 +108,13 @@ def test_a_run_out_of_its_limits_is_a_fault_of_this_node(terms: dict[str, Any]) 
     assert core.statistics().running == 0
 
 
+def test_of_what_is_not_said_there_is_nothing() -> None:
+    for at in (OneMember(4, enlist_s=0.25), OneMember(4, enlist_s=0.25, behind=frozenset({D}))):
+        at.enlist(B, C, now=0.125)
+        assert at.core.next_deadline() == 0.25, "no majority is waited for, and none is behind"
+    assert not events.MeanEnded(GID, (), b"", "why", False, 1.0).is_lost
+
+
 def test_so_many_runs_may_be_under_way_at_once_and_each_begins_once() -> None:
     core = GroupCore(A)
     for number in range(GROUP_RUNS_MAX):
@@ -129,7 +136,7 @@ def test_a_payload_of_no_weight_that_makes_sense_is_a_fault_of_this_node(weight:
     at.agree(0.1)
     at.want(B, (1,), (), 0.1)
     with pytest.raises(LocalProtocolError, match="expected a weight above 0, or 0"):
-        at.load(0.2, weight)
+        at.load(0.2, weight=weight)
     assert at.load(0.3) == [SendShare(GID, B, at.plan, 1, WEIGHT)]
 
 

@@ -138,12 +138,12 @@ def test_the_time_to_say_that_one_is_there_follows_what_is_usual_and_doubles() -
     patience = RoundPatience()
     assert patience.answer_s(LATE) == limits.EXCHANGE_ANSWER_S_FIRST
     for peer in PEERS[1:4]:
-        patience.note_answer(peer, 0.2)
-    assert patience.answer_s(LATE) == limits.EXCHANGE_PATIENCE * 0.2
+        patience.note_answer(peer, 0.3)
+    assert patience.answer_s(LATE) == limits.EXCHANGE_PATIENCE * 0.3
     patience.note_silent(LATE, patience.answer_s(LATE), 0.0)
-    assert patience.answer_s(LATE) == 2 * limits.EXCHANGE_PATIENCE * 0.2
-    patience.note_answer(LATE, 0.2)
-    assert patience.answer_s(LATE) == limits.EXCHANGE_PATIENCE * 0.2
+    assert patience.answer_s(LATE) == 2 * limits.EXCHANGE_PATIENCE * 0.3
+    patience.note_answer(LATE, 0.3)
+    assert patience.answer_s(LATE) == limits.EXCHANGE_PATIENCE * 0.3
 
 
 def test_what_was_not_heard_while_this_node_stood_still_is_no_silence_of_others() -> None:
@@ -378,6 +378,13 @@ def test_of_those_that_are_left_out_the_silent_are_first_then_who_owes_most_then
     assert set(eight[1:]) - set(patience.waited_for(eight[1:], SELF, 0.0)) == {eight[7]}
 
 
+def test_two_of_three_go_on_without_the_third_and_one_of_two_does_not() -> None:
+    patience = RoundPatience()
+    patience.note_held(LATE, limits.EXCHANGE_BUDGET_S, 0.0)
+    assert patience.waited_for((SELF, PEERS[1], LATE), SELF, 0.0) == PEERS[:2]
+    assert patience.waited_for((SELF, LATE), SELF, 0.0) == (SELF, LATE)
+
+
 def test_one_that_owes_as_much_as_it_may_is_back_after_forty_seconds() -> None:
     patience = RoundPatience()
     patience.note_held(LATE, 3600.0, 0.0)
@@ -420,6 +427,8 @@ def test_one_is_behind_for_as_long_as_it_may_take_to_say_so_again() -> None:
     patience.note_behind(LATE, 10.0)
     assert held(patience, 10.0 + limits.ROUND_BEHIND_S_MAX).behind == {LATE}
     assert held(patience, 10.1 + limits.ROUND_BEHIND_S_MAX) == ALL
+    patience.note_behind(PEERS[3], 10.0 + limits.ROUND_BEHIND_S_MAX)
+    assert held(patience, 10.0 + limits.ROUND_BEHIND_S_MAX).behind == {*PEERS[3:]}
 
 
 def test_a_roll_is_held_for_members_that_answer_and_no_longer_than_one_may_be_behind() -> None:

@@ -218,8 +218,12 @@ def test_people_are_told_of_how_many_members_and_by_what() -> None:
 
 
 def test_a_node_whose_line_needs_a_few_times_what_others_do_is_told_so() -> None:
-    for others_s, usual_s in ((2.0, 2.0), (0.01, limits.EXCHANGE_ANSWER_S_MIN)):
-        needs_s = dict.fromkeys((FAST, OTHER), others_s)
+    for others_s, usual_s in (
+        ((2.0, 0.1), 2.0),  # of an even number the larger one in the middle
+        ((0.1, 2.0, 9.0), 2.0),
+        ((0.01, 0.01), limits.EXCHANGE_ANSWER_S_MIN),
+    ):
+        needs_s = dict(zip((FAST, OTHER, LAST), others_s, strict=False))
         own_s = limits.EXCHANGE_PATIENCE * usual_s
         none = Waits(PEERS, USUAL_S)
         assert line_words(none, PEERS, SELF, {**needs_s, SELF: own_s}) == ""
