@@ -70,7 +70,7 @@ _OWN_PAUSE = 1.25
 class StageTimes:
     """When the members of one run delivered what; ``since``: its present plan was agreed on."""
 
-    since: float = 0.0
+    since: float
     _arrivals: tuple[list[tuple[float, PeerId]], ...] = field(
         default_factory=lambda: tuple([] for _ in range(_STAGES))
     )
@@ -330,7 +330,6 @@ class RoundPatience:
         """
         for peer in contributors:
             self._behind.pop(peer, None)
-            self._lacked_s.pop(peer, None)
         if not waits.behind:
             return
         late = waits.behind - set(contributors)

@@ -389,6 +389,7 @@ def test_one_that_owes_as_much_as_it_may_is_back_after_forty_seconds() -> None:
     patience = RoundPatience()
     patience.note_held(LATE, 3600.0, 0.0)
     assert patience.conduct.budget_s(LATE, 0.0) == -1.0
+    assert patience.conduct.patience(LATE) == 1.0, "who holds a round stalls no pair"
     assert LATE not in patience.waited_for(PEERS, SELF, 39.9)
     assert LATE in patience.waited_for(PEERS, SELF, 40.0)
 

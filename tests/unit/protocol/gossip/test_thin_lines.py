@@ -29,7 +29,8 @@ def waits(
 
 
 def test_where_no_line_is_thin_nothing_changes() -> None:
-    assert waits(RoundPatience(), 0.0, {THIN: 1.3}) == Waits(PEERS, USUAL_S)
+    found = waits(RoundPatience(), 0.0, {THIN: 1.3})
+    assert found == Waits(PEERS, USUAL_S, 0.0, frozenset(), frozenset(), 0.0)
 
 
 def test_a_round_that_waited_is_followed_by_seven_times_as_long_without() -> None:
