@@ -110,7 +110,7 @@ def test_a_run_out_of_its_limits_is_a_fault_of_this_node(terms: dict[str, Any]) 
 
 def test_of_what_is_not_said_there_is_nothing() -> None:
     for at in (OneMember(4, enlist_s=0.25), OneMember(4, enlist_s=0.25, behind=frozenset({D}))):
-        at.enlist(B, C, now=0.125)
+        at.enlist(B, C, now=0.2)
         assert at.core.next_deadline() == 0.25, "no majority is waited for, and none is behind"
     assert not events.MeanEnded(GID, (), b"", "why", False, 1.0).is_lost
 
