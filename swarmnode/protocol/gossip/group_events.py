@@ -85,6 +85,14 @@ class Plan:
             return 1
         return 3 if self.may_witness else 2
 
+    def may_be_held(self, self_id: PeerId, contributors: tuple[bytes, ...]) -> bool:
+        """Whether another one can hold the mean over these: it has a share of this one, and its sum.
+
+        Else one that says so would be asked for all of a mean, and could give anything.
+        """
+        own = self.contributors.index(self_id)
+        return contributors == self.contributors and (own in self.held or own >= self.n_pieces)
+
     def shares(self, pieces: Iterable[int], but: PeerId) -> set[tuple[PeerId, int]]:
         """Return (contributor, piece) of what pieces are made of, without those of one member."""
         return {(peer, piece) for peer in self.contributors if peer != but for piece in pieces}

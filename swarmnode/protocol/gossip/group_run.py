@@ -263,8 +263,9 @@ class Run:
             self._adopt(self._roll.came, now)
 
     def _take_flush(self, peer: PeerId, message: wire.Flush, now: float) -> None:
-        theirs = {PeerId(member) for member in message.view}
-        if self.self_id not in theirs or not self._may_be_prepared(message.prepared):
+        theirs, plan = {PeerId(member) for member in message.view}, self._plan
+        may_be = plan is not None and plan.may_be_held(self.self_id, message.prepared)
+        if self.self_id not in theirs or (message.prepared and not may_be):
             self.lose(peer, now)  # it goes on without us, or says what cannot be: we do without it
             return
         common, silent = set(self.view) & theirs, self.waits_for - theirs
@@ -284,19 +285,6 @@ class Run:
         may_be_all = len(self._flushes) >= len(self.view)  # the common case costs no set
         if self.phase is Phase.FLUSH and may_be_all and not self.waits_for:
             self._agree(now)
-
-    def _may_be_prepared(self, contributors: tuple[bytes, ...]) -> bool:
-        """Whether a member can hold the mean over these: of this node's share, and of its sum.
-
-        Else one that says so would be asked for all of a mean, and could give anything.
-        """
-        plan = self._plan
-        if not contributors:
-            return True
-        if plan is None or contributors != plan.contributors:
-            return False
-        own = plan.contributors.index(self.self_id)
-        return own in plan.held or own >= plan.n_pieces
 
     def _adopt(self, view: Iterable[PeerId], now: float) -> None:
         """Take a smaller view, freeze, and tell all members in it."""
