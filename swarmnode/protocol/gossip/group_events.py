@@ -86,7 +86,7 @@ class Plan:
         return 3 if self.may_witness else 2
 
     def may_be_held(self, self_id: PeerId, contributors: tuple[bytes, ...]) -> bool:
-        """Whether another one can hold the mean over these: it has a share of this one, and its sum.
+        """Whether another can hold the mean over these: it has a share of this one, and its sum.
 
         Else one that says so would be asked for all of a mean, and could give anything.
         """
