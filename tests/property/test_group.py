@@ -155,7 +155,7 @@ def test_canary_finishing_before_all_are_prepared_is_found(monkeypatch):
     def hasty(self, now):
         plan = self._plan
         if plan is not None and plan.is_prepared and self.phase is Phase.RUN:
-            self._end(events.Commit(self.gid, plan.plan, plan.contributors, plan.result))
+            self._end(events.Commit(self.gid, plan.plan, plan.contributors, plan.result, 0.0))
 
     monkeypatch.setattr(Run, "_finish_if_all_are_prepared", hasty)
     assert deaths_find_it()

@@ -217,7 +217,6 @@ class GatherCore:
         for peer in message.asked:
             self._effects.append(Cancel(peer, message.announced.digest))
         message.asked.clear()
-        message.retry_at.clear()
 
     # --- asking ------------------------------------------------------------------------------
 

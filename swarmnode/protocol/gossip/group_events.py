@@ -414,7 +414,7 @@ class Commit:
     plan: bytes
     contributors: tuple[PeerId, ...]
     result: bytes
-    usual_s: float = 0.0
+    usual_s: float
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,8 @@ class Run:
                 if self.expects(peer, message):
                     self._take(peer, message, now)
             case wire.Prepared():
-                self.times.note(3, peer, now)
+                if self._is_prepared(peer):
+                    self.times.note(3, peer, now)
                 self._finish_if_all_are_prepared(now)
             case wire.Finished():
                 self._take_finished(message)
@@ -291,7 +292,6 @@ class Run:
         left_out = set(self.view) - set(view) - self._gone
         self.view = tuple(sorted(view))
         for peer in sorted(left_out):
-            self._gone.add(peer)
             self._send(peer, wire.Leave(self.gid, "left out of the view"))
         if not self.begin.may_finish(self.view):
             self.give_up("too few are left")
@@ -331,7 +331,7 @@ class Run:
         if used is None or used.plan != plan:
             n_pieces = min(self.begin.pieces_max, len(contributors))
             used = Plan(contributors, plan, n_pieces, set(), set())
-            if self.begin.has_witnesses and self.begin.is_witness and not self._sources:
+            if self.begin.has_witnesses and self.begin.is_witness:
                 used.witnessed = witnessed_by(self.self_id, plan, contributors, n_pieces)
             self._use(used, now)
         if used.is_prepared:
@@ -374,7 +374,7 @@ class Run:
     def _ask(self) -> None:
         """Tell each peer what is wanted of it."""
         plan = self._plan
-        if plan is None or plan.is_prepared:
+        if plan is None:
             return
         lacking, missing = self._lacking_shares(), plan.missing
         self._asked |= lacking

@@ -70,15 +70,17 @@ _OWN_PAUSE = 1.25
 class StageTimes:
     """When the members of one run delivered what; ``since``: its present plan was agreed on."""
 
-    since: float = 0.0
+    since: float
     _arrivals: tuple[list[tuple[float, PeerId]], ...] = field(
         default_factory=lambda: tuple([] for _ in range(_STAGES))
     )
     _bytes_at: dict[PeerId, float] = field(default_factory=dict)
 
     def note(self, stage: int, peer: PeerId, now: float) -> None:
-        """A member has delivered something of a stage, 1 to 3."""
-        self._arrivals[stage - 1].append((now, peer))
+        """A member has delivered something of a stage, 1 to 3; the last it may repeat."""
+        arrivals = self._arrivals[stage - 1]
+        if stage < _STAGES or all(known != peer for _, known in arrivals):
+            arrivals.append((now, peer))
 
     def note_bytes(self, peer: PeerId, now: float) -> None:
         """A payload of a member is on its way, and goes on."""
@@ -328,7 +330,6 @@ class RoundPatience:
         """
         for peer in contributors:
             self._behind.pop(peer, None)
-            self._lacked_s.pop(peer, None)
         if not waits.behind:
             return
         late = waits.behind - set(contributors)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from swarmnode import limits
@@ -64,6 +66,22 @@ def test_one_that_has_not_come_is_left_out_on_any_word() -> None:
     assert told[-1] == FEWEST
 
 
+def deadlines_until(
+    core: GroupCore, is_last: Callable[[Effect], bool]
+) -> tuple[float, list[Effect]]:
+    """Let deadlines pass until one has such an effect; return when, and all that was done."""
+    told: list[Effect] = []
+    for _ in range(100):
+        now = core.next_deadline()
+        assert now is not None
+        core.handle_deadline(now)
+        effects = core.poll_effects()
+        told += effects
+        if any(map(is_last, effects)):
+            return now, told
+    raise AssertionError("it goes on for ever")
+
+
 def told_by_all(*members: PeerId) -> GroupCore:
     """Return the core of the first, which has heard since 100.0 that the others are there."""
     core = GroupCore(members[0])
@@ -78,12 +96,9 @@ def test_who_is_silent_is_left_out_and_charged_with_the_time_for_which_it_was_wa
     everyone = tuple(map(bytes, (SELF, OTHER, THIRD)))
     core.handle(Received(OTHER, Flush(GID, everyone, ())), 100.6)
     assert core.statistics().views_total == 1
-    while core.statistics().views_total == 1:
-        now = core.next_deadline()
-        assert now is not None
-        core.handle_deadline(now)
+    now, told = deadlines_until(core, lambda _: core.statistics().views_total > 1)
     assert now == 100.5 + limits.GROUP_FLUSH_S
-    charged = [each for each in core.poll_effects() if isinstance(each, HeldRound)]
+    charged = [each for each in told if isinstance(each, HeldRound)]
     assert charged == [HeldRound(GID, THIRD, limits.GROUP_FLUSH_S)]
     assert core.statistics().views_total == 2
 
@@ -108,29 +123,15 @@ def test_who_misses_a_roll_pays_for_the_wait_only_if_half_of_the_members_called(
     for peer in came:
         core.handle(Received(peer, Enlist(GID, False, lineage)), 0.5)
     core.poll_effects()
-    told: list[Effect] = []
-    while not any(isinstance(each, TakePayload | Abort) for each in told):
-        now = core.next_deadline()
-        assert now is not None
-        core.handle_deadline(now)
-        told = core.poll_effects()
+    _, told = deadlines_until(core, lambda each: isinstance(each, TakePayload | Abort))
     assert {each.peer for each in told if isinstance(each, HeldRound)} == charged
-
-
-def at_the_next_deadlines(core: GroupCore, n: int) -> list[Effect]:
-    for _ in range(n):
-        now = core.next_deadline()
-        assert now is not None
-        core.handle_deadline(now)
-    return core.poll_effects()
 
 
 def test_where_no_other_member_comes_nothing_is_taken_of_the_worker() -> None:
     core = GroupCore(SELF)
     core.handle(Begin(GID, ALL, 5, 1.0, 5.0, 70.0), 0.0)
-    while core.statistics().running:
-        told = at_the_next_deadlines(core, 1)
-        assert not any(isinstance(each, TakePayload | HeldRound) for each in told)
+    _, told = deadlines_until(core, lambda _: not core.statistics().running)
+    assert not any(isinstance(each, TakePayload | HeldRound) for each in told)
     assert [each.why for each in told if isinstance(each, Abort)] == ["no other member came"]
 
 
@@ -138,6 +139,5 @@ def test_a_member_that_tells_of_its_view_is_there_though_its_first_word_was_lost
     core = GroupCore(SELF)
     core.handle(Begin(GID, (SELF, OTHER, THIRD), 5, 1.0, 5.0, 70.0), 0.0)
     core.handle(Received(OTHER, Flush(GID, tuple(map(bytes, (SELF, OTHER, THIRD))), ())), 0.5)
-    while core.statistics().views_total == 1:
-        at_the_next_deadlines(core, 1)
+    deadlines_until(core, lambda _: core.statistics().views_total > 1)
     assert core.statistics().running == 1

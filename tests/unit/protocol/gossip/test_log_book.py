@@ -10,6 +10,7 @@ import pytest
 from swarmnode import limits
 from swarmnode.errors import MalformedMessage
 from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip.group_events import group_id
 from swarmnode.protocol.gossip.log_book import (
     NO_DIGEST,
     LogBook,
@@ -193,3 +194,84 @@ def test_a_node_is_on_a_chain_as_far_as_it_has_come() -> None:
         (LogGive(1, 0, b"", digests[2]), None),  # of no round of the chain
     ):
         assert is_on_chain(chain, node) is is_on
+
+
+def test_a_book_that_holds_nothing_begins_at_its_first_round_and_gives_none() -> None:
+    book = LogBook(7)
+    assert (book.next, book.first_kept, book.wanted, book.head) == (7, 7, 6, NO_DIGEST)
+    assert (book.is_fresh, book.members, book.since(7, 9)) == (True, (), ())
+    assert book.get(6) is book.get(7) is book.get(8) is None
+    assert book.before(6) == book.before(7) == b""
+    assert (LogBook(1).wanted, LogBook(0).next) == (0, 0)
+
+
+def test_a_book_that_holds_rounds_wants_the_next_and_gives_each_by_its_number() -> None:
+    book = filled(3, first=7)
+    assert (book.next, book.first_kept, book.wanted, book.is_fresh) == (10, 7, 10, False)
+    kept = [book.get(number) for number in range(6, 11)]
+    assert [each and each.round.number for each in kept] == [None, 7, 8, 9, None]
+    assert [book.before(number) for number in (7, 8)] == [NO_DIGEST, kept[1] and kept[1].digest]
+    assert book.since(7, 0) == ()
+    assert [read_round(data).round.number for data in book.since(8, 1)] == [8]
+
+
+def test_rounds_are_given_up_to_what_one_answer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = filled(4)
+    sizes = [len(data) for data in book.since(0, 4)]
+    for most_bytes, n in ((sum(sizes[:3]), 3), (sum(sizes[:3]) - 1, 2), (sizes[0] - 1, 0)):
+        monkeypatch.setattr(limits, "LOG_GIVEN_BYTES_MAX", most_bytes)
+        assert len(book.since(0, 4)) == n
+
+
+def test_the_name_of_a_run_follows_from_the_round_what_was_before_it_and_the_attempt() -> None:
+    book, other = filled(2), LogBook(2)
+    assert book.gid(KEY, 0) == group_id(KEY, "log", 0, 2, book.head)
+    assert book.gid(KEY, 3) == group_id(KEY, "log", 3, 2, book.head)
+    assert other.gid(KEY, 0) == group_id(KEY, "log", 0, 2, NO_DIGEST)
+
+
+def test_a_fresh_book_reads_the_round_that_is_open_whatever_was_before_it() -> None:
+    old = filled(4)
+    fresh = LogBook(3)
+    (data,) = old.since(3, 1)
+    fresh.close(fresh.read(data))
+    assert (fresh.next, fresh.head) == (4, old.head)
+    with pytest.raises(MalformedMessage, match="expected round 2, got 3"):
+        LogBook(2).read(data)
+
+
+def test_of_members_bound_alike_the_first_in_order_counts_and_none_where_none_is_bound() -> None:
+    book = filled(2)
+    one, two = (book.make([(A, share(each)), (B, share(None))]) for each in (b"one", b"two"))
+    bound = [
+        (C, share(b"c", bound_attempt=2, bound=two)),
+        (B, share(b"b", bound_attempt=2, bound=one)),
+        (A, share(b"a", bound_attempt=5)),
+    ]
+    assert book.make(bound) == one
+    assert book.read(book.make(bound[2:])).members == (A,)
+    stale = filled(1).make([(A, share(b"stale"))])
+    assert book.make([(A, share(b"a", bound_attempt=9, bound=stale)), *bound[:2]]) == one
+
+
+def test_a_chain_begins_where_it_is_asked_for_and_each_round_follows_the_one_before() -> None:
+    rounds = filled(4).since(0, 4)
+    chain = read_chain(NO_DIGEST, 0, rounds)
+    assert [each.round.number for each in chain] == [0, 1, 2, 3]
+    assert [each.round.before for each in chain[1:]] == [each.digest for each in chain[:-1]]
+    assert read_chain(b"", 2, ()) == []
+    other = LogBook(0)
+    other.close(other.read(other.make([(B, share(b"other"))])))
+    with pytest.raises(MalformedMessage, match="expected round 1 to follow the one before it"):
+        read_chain(b"", 0, (*other.since(0, 1), *rounds[1:]))
+
+
+def test_books_that_are_equally_far_are_compared_at_the_round_before() -> None:
+    book, other = filled(3), filled(2)
+    assert book.is_alike(3, book.head, b"") is True
+    assert book.is_alike(3, b"o" * 32, b"") is False
+    assert book.is_alike(3, b"", book.head) is None, "of ours it does not know what was before"
+    assert other.is_alike(3, other.head, b"x" * 32) is True
+    assert book.is_alike(2, b"", other.head) is True
+    assert book.is_alike(2, other.head, b"") is None
+    assert book.is_alike(9, book.head, b"") is True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -137,12 +138,12 @@ def test_the_time_to_say_that_one_is_there_follows_what_is_usual_and_doubles() -
     patience = RoundPatience()
     assert patience.answer_s(LATE) == limits.EXCHANGE_ANSWER_S_FIRST
     for peer in PEERS[1:4]:
-        patience.note_answer(peer, 0.2)
-    assert patience.answer_s(LATE) == limits.EXCHANGE_PATIENCE * 0.2
+        patience.note_answer(peer, 0.3)
+    assert patience.answer_s(LATE) == limits.EXCHANGE_PATIENCE * 0.3
     patience.note_silent(LATE, patience.answer_s(LATE), 0.0)
-    assert patience.answer_s(LATE) == 2 * limits.EXCHANGE_PATIENCE * 0.2
-    patience.note_answer(LATE, 0.2)
-    assert patience.answer_s(LATE) == limits.EXCHANGE_PATIENCE * 0.2
+    assert patience.answer_s(LATE) == 2 * limits.EXCHANGE_PATIENCE * 0.3
+    patience.note_answer(LATE, 0.3)
+    assert patience.answer_s(LATE) == limits.EXCHANGE_PATIENCE * 0.3
 
 
 def test_what_was_not_heard_while_this_node_stood_still_is_no_silence_of_others() -> None:
@@ -151,7 +152,7 @@ def test_what_was_not_heard_while_this_node_stood_still_is_no_silence_of_others(
     assert LATE in patience.waited_for(PEERS, SELF, 1.0)
 
 
-# --- members that lack means --------------------------------------------------------------------
+# --- members that lack means ---------------------------------------------------------------------
 
 ALL = Waits(PEERS[:4], 2.0)  # but LATE, which has held too many
 BEHIND_S, GRACE_S = 40.0, 3.0
@@ -248,3 +249,274 @@ def test_a_roll_that_is_held_closes_as_any_once_that_one_has_come_or_is_gone() -
     come.add(LATE, 5.0)
     gone.remove(LATE)
     assert come.closes_at == gone.closes_at == 3.0
+
+
+# --- when members delivered ----------------------------------------------------------------------
+
+
+def test_most_of_four_are_three_this_one_among_them_and_where_none_is_asked_for_none_are() -> None:
+    found = StageTimes(since=10.0)
+    found.note(3, PEERS[1], 10.25)
+    assert found.prepared_at(4) == math.inf
+    assert found.prepared_at(3) == 10.25
+    found.note(3, PEERS[2], 10.5)
+    assert found.prepared_at(4) == 10.5
+    assert found.prepared_at(None) == math.inf
+
+
+def test_a_stage_that_had_nothing_to_wait_for_takes_no_time_and_one_alone_is_no_last() -> None:
+    assert StageTimes(since=10.0).usual_s == 0.0
+    found = StageTimes(since=10.0)
+    found.note(2, LATE, 15.0)
+    assert found.usual_s == 5.0, "of one member there is none before it"
+    assert list(found.held(GID, 1.0)) == []
+
+
+def test_a_stage_begins_with_the_last_of_the_one_before_it() -> None:
+    found = StageTimes(since=10.0)
+    for stage, at in ((1, 11.0), (2, 13.0), (3, 17.0)):
+        for peer in PEERS[1:3]:
+            found.note(stage, peer, at)
+    found.note(1, LATE, 11.5)
+    found.note(2, LATE, 11.25)  # which waited for a share of this node
+    assert found.usual_s == 1.0 + 1.5 + 4.0
+    found.note(3, LATE, 20.0)
+    (held,) = found.held(GID, 1.25)
+    assert (held.gid, held.peer, held.held_s) == (GID, LATE, 3.0)
+
+
+@pytest.mark.parametrize(("stage", "stages"), [(1, 0.5), (2, 1.0), (3, 2.0)])
+def test_up_to_a_part_of_the_patience_the_last_of_a_stage_pays_nothing(
+    stage: int, stages: float
+) -> None:
+    stage_s = 4.0
+    free_s = stages * stage_s
+    for longer_s, is_held in ((free_s, False), (free_s + 0.25, True)):
+        found = StageTimes(since=8.0)
+        for each in range(1, stage + 1):
+            for peer in PEERS[1:3]:
+                found.note(each, peer, 8.0)
+        found.note(stage, LATE, 8.0 + longer_s)
+        assert [each.held_s for each in found.held(GID, stage_s)] == [longer_s] * is_held
+
+
+def test_what_is_no_longer_than_an_answer_takes_is_never_held() -> None:
+    for longer_s, is_held in (
+        (limits.EXCHANGE_ANSWER_S_MIN, False),
+        (limits.EXCHANGE_ANSWER_S_MIN + 0.125, True),
+    ):
+        found = StageTimes(since=8.0)
+        found.note(1, PEERS[1], 8.0)
+        found.note(1, LATE, 8.0 + longer_s)
+        assert bool(list(found.held(GID, 0.1))) is is_held
+
+
+def test_bytes_say_since_when_a_member_is_quiet() -> None:
+    found = StageTimes(since=10.0)
+    assert found.quiet_since(PEERS) == found.quiet_since(()) == 10.0
+    found.note_bytes(PEERS[1], 9.0)  # of the plan before
+    assert found.quiet_since(PEERS[1:2]) == 10.0
+    found.note_bytes(PEERS[1], 12.0)
+    found.note_bytes(PEERS[2], 11.0)
+    assert found.quiet_since(PEERS[1:3]) == 11.0
+    assert found.quiet_since(PEERS[1:4]) == 10.0
+    assert found.quiet(PEERS[1:4], 2.0, 12.5) == {PEERS[3]}
+    assert found.quiet(PEERS[1:4], 2.0, 13.0) == {PEERS[2], PEERS[3]}
+
+
+# --- the roll ------------------------------------------------------------------------------------
+
+
+def test_a_roll_that_wants_a_majority_waits_for_it_and_then_half_the_time_for_the_rest() -> None:
+    begin = Begin(GID, PEERS, 5, 1.0, 4.0, 70.0, electorate=PEERS, quorum_s=20.0)
+    roll = Roll(begin, SELF, 100.0)
+    assert roll.closes_at == 120.0
+    roll.add(PEERS[1], 103.0)
+    assert roll.closes_at == 120.0, "two of five"
+    roll.add(PEERS[2], 109.0)
+    assert roll.closes_at == 111.0
+    roll.add(PEERS[3], 110.0)
+    assert roll.closes_at == 111.0, "since the first time that it was one"
+    assert roll.came == {*PEERS[:4]}
+
+
+def test_a_roll_is_open_as_long_as_any_be_the_majority_there_at_once() -> None:
+    begin = Begin(GID, PEERS, 5, 1.0, 4.0, 70.0, electorate=PEERS, quorum_s=20.0)
+    roll = Roll(begin, SELF, 100.0)
+    for peer in PEERS[1:3]:
+        roll.add(peer, 100.5)
+    assert roll.closes_at == 104.0
+    short = Begin(GID, PEERS, 5, 1.0, 4.0, 70.0, electorate=PEERS, quorum_s=2.0)
+    assert Roll(short, SELF, 100.0).closes_at == 104.0
+
+
+def test_those_that_are_missing_were_called_where_half_of_a_lineage_came() -> None:
+    four = PEERS[:4]
+    begin = Begin(GID, four, 5, 1.0, 5.0, 70.0, electorate=four, lineage=0)
+    roll = Roll(begin, SELF, 0.0)
+    found = [roll.has_called]
+    roll.add(PEERS[1], 1.0)
+    found.append(roll.has_called)
+    roll.remove(PEERS[1])
+    assert [*found, roll.has_called] == [False, True, False]
+    none = Roll(Begin(GID, four, 5, 1.0, 5.0, 70.0, electorate=four), SELF, 0.0)
+    none.add(PEERS[1], 1.0)
+    assert not none.has_called, "of no lineage it says nothing"
+
+
+# --- whom a round waits for ----------------------------------------------------------------------
+
+
+def test_of_those_that_are_left_out_the_silent_are_first_then_who_owes_most_then_by_id() -> None:
+    eight = tuple(PeerId(bytes([n]) * 32) for n in range(1, 9))
+    patience = RoundPatience()
+    for peer, held_s in ((eight[2], 3.5), (eight[4], 4.5), (eight[5], 3.5)):
+        patience.note_held(peer, held_s, 0.0)
+    assert set(eight) - set(patience.waited_for(eight, SELF, 0.0)) == {eight[4], eight[2]}
+    patience.note_silent(eight[7], patience.answer_s(eight[7]), 0.0)
+    assert set(eight) - set(patience.waited_for(eight, SELF, 0.0)) == {eight[7], eight[4]}
+    assert set(eight[1:]) - set(patience.waited_for(eight[1:], SELF, 0.0)) == {eight[7]}
+
+
+def test_two_of_three_go_on_without_the_third_and_one_of_two_does_not() -> None:
+    patience = RoundPatience()
+    patience.note_held(LATE, limits.EXCHANGE_BUDGET_S, 0.0)
+    assert patience.waited_for((SELF, PEERS[1], LATE), SELF, 0.0) == PEERS[:2]
+    assert patience.waited_for((SELF, LATE), SELF, 0.0) == (SELF, LATE)
+
+
+def test_one_that_owes_as_much_as_it_may_is_back_after_forty_seconds() -> None:
+    patience = RoundPatience()
+    patience.note_held(LATE, 3600.0, 0.0)
+    assert patience.conduct.budget_s(LATE, 0.0) == -1.0
+    assert patience.conduct.patience(LATE) == 1.0, "who holds a round stalls no pair"
+    assert LATE not in patience.waited_for(PEERS, SELF, 39.9)
+    assert LATE in patience.waited_for(PEERS, SELF, 40.0)
+
+
+def test_one_that_held_a_round_for_half_of_the_least_patience_is_not_doubted() -> None:
+    patience = RoundPatience()
+    free_s = limits.EXCHANGE_PATIENCE_S_MIN / 2
+    patience.note_held(PEERS[1], free_s, 0.0)
+    patience.note_held(LATE, free_s + 0.01, 0.0)
+    assert patience.doubted(PEERS, 0.0) == {LATE}
+    assert patience.doubted(PEERS[:4], 0.0) == frozenset()
+    assert patience.doubted(PEERS, 1.0) == frozenset(), "it has paid"
+
+
+def test_no_answer_is_waited_for_longer_than_a_view() -> None:
+    patience = RoundPatience()
+    for _ in range(4):
+        patience.note_silent(LATE, patience.answer_s(LATE), 0.0)
+    assert patience.answer_s(LATE) == limits.GROUP_FLUSH_S
+    assert patience.answer_s(PEERS[1]) == limits.EXCHANGE_ANSWER_S_FIRST
+
+
+def test_a_timer_that_is_a_little_late_still_says_that_a_member_is_silent() -> None:
+    patience = RoundPatience()
+    assert patience.note_silent(LATE, 1.25 * limits.EXCHANGE_ANSWER_S_FIRST, 5.0)
+    assert not patience.note_silent(PEERS[3], 1.26 * limits.EXCHANGE_ANSWER_S_FIRST, 5.0)
+    assert patience.waited_for(PEERS, SELF, 5.0 + limits.PARTNER_SLOW_S - 0.1) == PEERS[:4]
+    assert patience.waited_for(PEERS, SELF, 5.0 + limits.PARTNER_SLOW_S) == PEERS
+
+
+# --- members that lack means, to the limit -------------------------------------------------------
+
+
+def test_one_is_behind_for_as_long_as_it_may_take_to_say_so_again() -> None:
+    patience = RoundPatience()
+    patience.note_behind(LATE, 10.0)
+    assert held(patience, 10.0 + limits.ROUND_BEHIND_S_MAX).behind == {LATE}
+    assert held(patience, 10.1 + limits.ROUND_BEHIND_S_MAX) == ALL
+    patience.note_behind(PEERS[3], 10.0 + limits.ROUND_BEHIND_S_MAX)
+    assert held(patience, 10.0 + limits.ROUND_BEHIND_S_MAX).behind == {*PEERS[3:]}
+
+
+def test_a_roll_is_held_for_members_that_answer_and_no_longer_than_one_may_be_behind() -> None:
+    patience = RoundPatience()
+    stranger = PeerId(b"x" * 32)
+    for peer in (*PEERS[3:], stranger):
+        patience.note_behind(peer, 0.0)
+    found = patience.holding(ALL, PEERS, 1.0, 2 * limits.ROUND_BEHIND_S_MAX)
+    assert found.behind_s == limits.ROUND_BEHIND_S_MAX
+    assert found == replace(
+        ALL, members=PEERS, behind=frozenset(PEERS[3:]), behind_s=found.behind_s
+    )
+    patience.note_silent(LATE, patience.answer_s(LATE), 1.0)
+    found = held(patience, 1.0)
+    assert found.members == PEERS[:4]
+    assert found.behind == {PEERS[3]}
+    two = Waits((SELF, PEERS[1]), 2.0)
+    found = patience.holding(two, PEERS, 1.0, BEHIND_S)
+    assert found.members == (SELF, PEERS[1], PEERS[3]), "who else is left out stays so"
+
+
+def test_a_roll_that_was_held_is_followed_by_seven_times_as_long_without_to_the_second() -> None:
+    patience = RoundPatience()
+    patience.note_behind(LATE, 0.0)
+    patience.note_roll(held(patience, 0.0), PEERS, 8.0, GRACE_S, 8.0)
+    patience.note_behind(LATE, 10.0)
+    again_at = 8.0 + 8.0 * (1 / limits.ROUND_THIN_SHARE - 1)
+    assert held(patience, again_at - 0.1) == ALL
+    assert held(patience, again_at).behind == {LATE}
+    # What was waited before counts no more.
+    patience.note_roll(held(patience, again_at), PEERS, 1.0, GRACE_S, again_at + 1.0)
+    patience.note_behind(LATE, again_at + 2.0)
+    assert held(patience, again_at + 7.9) == ALL
+    assert held(patience, again_at + 8.0).behind == {LATE}
+
+
+@pytest.mark.parametrize(("behind_s", "most_s"), [(40.0, 40.0), (1.0, 4 * GRACE_S)])
+def test_rolls_are_held_in_vain_up_to_what_it_takes_to_come_or_that_of_a_few_usual_ones(
+    behind_s: float, most_s: float
+) -> None:
+    for last_s, is_over in ((0.5, False), (1.0, True)):
+        patience = RoundPatience()
+        patience.note_behind(LATE, 0.0)
+        for waited_s in (most_s - 1.0, last_s):
+            found = patience.holding(ALL, PEERS, 1.0, behind_s)
+            patience.note_roll(found, PEERS[:4], waited_s, GRACE_S, 1.0)
+        # The one that never came is waited for again after a while, and none before its turn.
+        patience.note_behind(PEERS[3], 2.0)
+        assert (held(patience, 2.0) == ALL) is is_over
+        in_turn = 1.0 + (most_s - 1.0 + last_s) * (1 / limits.ROUND_THIN_SHARE - 1)
+        assert held(patience, in_turn).behind == {*PEERS[3:]} - ({LATE} if is_over else set())
+
+
+def test_one_that_came_in_vain_is_waited_for_again_after_its_time_to_the_second() -> None:
+    patience = RoundPatience()
+    patience.note_behind(LATE, 0.0)
+    patience.note_roll(held(patience, 0.0), PEERS[:4], BEHIND_S, GRACE_S, 40.0)
+    until = 40.0 + limits.ROUND_THIN_AGAIN_S
+    patience.note_behind(LATE, until - 1.0)
+    assert held(patience, until - 0.1) == ALL
+    assert held(patience, until).behind == {LATE}
+
+
+def test_of_two_that_are_behind_one_that_comes_ends_its_own_wait_and_the_turn_of_both() -> None:
+    patience = RoundPatience()
+    for peer in PEERS[3:]:
+        patience.note_behind(peer, 0.0)
+    patience.note_roll(held(patience, 0.0), PEERS[:4], 2.0, GRACE_S, 2.0)
+    assert held(patience, 15.9) == ALL
+    assert held(patience, 16.0).behind == {LATE}
+
+
+def test_what_one_lacked_is_forgotten_when_it_comes_or_says_nothing_for_long() -> None:
+    for comes in (True, False):
+        patience, now = RoundPatience(), 0.0
+        patience.note_behind(LATE, now)
+        patience.note_roll(held(patience, now), PEERS[:4], BEHIND_S - 1.0, GRACE_S, now)
+        if comes:
+            patience.note_roll(ALL, PEERS, 0.0, GRACE_S, now)
+        else:
+            now += limits.ROUND_BEHIND_S_MAX + 1.0
+            patience.note_behind(PEERS[3], now)
+            patience.note_roll(ALL, PEERS[:4], 0.0, GRACE_S, now)
+        patience.note_behind(LATE, now)
+        found = held(patience, now)
+        patience.note_roll(found, PEERS[:4], 1.0, GRACE_S, now)
+        # Rolls of both together were held for long enough, and it has its turn again.
+        again_at = now + BEHIND_S * (1 / limits.ROUND_THIN_SHARE - 1)
+        assert held(patience, again_at - 0.1) == ALL
+        assert held(patience, again_at).behind == {LATE}, comes
