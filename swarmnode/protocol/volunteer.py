@@ -242,7 +242,7 @@ class Policy:
             yield Hold("gpu-busy", f"others use {others:.0%} of the GPU", until)
         celsius = seen.gpu_celsius
         if rules.gpu_celsius_max and celsius is not None:
-            cool = rules.gpu_celsius_max - (_GPU_COOLER_CELSIUS if self._is_hot else 0)
+            cool = rules.gpu_celsius_max - _GPU_COOLER_CELSIUS
             self._is_hot = celsius >= rules.gpu_celsius_max or (self._is_hot and celsius > cool)
             if self._is_hot:
                 limit = f"the limit is {rules.gpu_celsius_max:.0f} °C"

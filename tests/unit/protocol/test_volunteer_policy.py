@@ -141,6 +141,60 @@ def test_until_is_when_the_last_hold_ends() -> None:
     assert verdict.until_unix_s == FRIDAY_NOON + 3600
 
 
+def test_by_default_battery_and_a_metered_line_hold_and_nothing_else_does() -> None:
+    assert decide(BAD, Rules()).reasons == ("battery", "metered")
+    assert decide(replace(BAD, user_quiet_s=0.0), Rules(on_battery=False)).reasons == ("metered",)
+    least = Rules(quota_bytes=1, disk_bytes=20 * GB, ram_bytes=1)
+    assert decide(Readings(disk_bytes=20 * GB), least).may_train, "nothing was seen"
+
+
+def test_at_a_fifth_of_the_gpu_others_are_busy() -> None:
+    assert decide(Readings(gpu_others_share=0.2)).reasons == ("gpu-busy",)
+    assert decide(Readings(gpu_others_share=0.2), replace(STRICT, when_gpu_busy=False)).may_train
+
+
+@pytest.mark.parametrize(
+    ("reason", "relays"),
+    [("schedule", False), ("metered", False), ("quota", False), ("battery", True), ("user", True)],
+)
+def test_outside_of_the_schedule_and_where_bytes_are_dear_nothing_is_relayed(
+    reason: str, relays: bool
+) -> None:
+    readings = {
+        "schedule": CALM,
+        "metered": Readings(metered=True),
+        "quota": Readings(month_bytes=100 * GB),
+        "battery": Readings(on_battery=True),
+        "user": Readings(user_quiet_s=0.0),
+    }[reason]
+    wall = FRIDAY_NOON + 8 * 3600 * (reason == "schedule")
+    verdict = decide(readings, wall=wall)
+    assert (verdict.reasons, verdict.may_relay) == ((reason,), relays)
+    assert decide(CALM).may_relay
+
+
+def test_a_hold_says_when_it_ends_as_time_goes_on() -> None:
+    policy = Policy(STRICT)
+    seen = Readings(gpu_others_share=0.5, worker_bytes=9 * GB)
+    policy.decide(seen, 100.0, FRIDAY_NOON)
+    holds = policy.decide(CALM, 110.0, FRIDAY_NOON + 10).holds
+    ends = {hold.reason: hold.until_unix_s for hold in holds}
+    assert ends == {"gpu-busy": FRIDAY_NOON + GPU_QUIET_S, "memory": FRIDAY_NOON + MEMORY_PAUSE_S}
+
+
+def test_where_no_snapshot_is_to_come_none_is_spoken_of() -> None:
+    said = decide(Readings(disk_bytes=21 * GB)).sentence()
+    assert said == "files of this node take 21 GB of 20 GB: raise `disk`, or leave a swarm"
+
+
+def test_a_hold_is_said_with_its_end_where_there_is_one() -> None:
+    said = decide(Readings(on_battery=True, user_quiet_s=0.0)).sentence(UTC)
+    assert said == (
+        "this machine runs on battery; also this machine is in use"
+        " (it has to be quiet for 10 min), until Fri 20 Nov 12:10"
+    )
+
+
 # --- by hand ------------------------------------------------------------------------------
 
 
