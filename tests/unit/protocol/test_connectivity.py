@@ -191,13 +191,9 @@ def test_the_facts_are_said_in_words(line: LineFacts, why: str) -> None:
 
 
 def test_addresses_are_counted_by_what_came_of_them() -> None:
-    working = replace_cause("silent", is_connected=True)
+    working = Bootstrap("sn1a", "x:1", is_connected=True, cause="silent")
     counted = tally([working, dead("silent"), dead("cut-off"), Bootstrap("sn1a", "x:1")])
     assert [counted[each] for each in BOOTSTRAP_STATES] == [1, 2, 1]
-
-
-def replace_cause(cause: Any, *, is_connected: bool) -> Bootstrap:
-    return Bootstrap("sn1a", "x:1", is_connected, cause)
 
 
 def test_nothing_is_alarming_by_itself() -> None:
