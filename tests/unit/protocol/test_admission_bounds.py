@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -268,15 +270,18 @@ def test_from_the_second_on_at_which_a_node_has_watched_for_long_it_believes_no_
         assert claim.earliest == earliest
 
 
-def test_to_hear_and_to_be_asked_is_to_be_awake() -> None:
-    for is_heard in (True, False):
+def test_to_hear_to_admit_and_to_be_asked_is_to_be_awake() -> None:
+    chain = make_member_chain(new_invite(), PEER, NOW)
+    calls: list[Callable[[Admission, float], object]] = [
+        lambda book, now: book.hear([], now),
+        lambda book, now: book.is_member(PEER, now),
+        lambda book, now: book.admit(PEER, chain, now),
+    ]
+    for call in calls:
         book = admission()
         for day in range(4):
             now = NOW + day * limits.ADMISSION_BACKDATE_S
-            if is_heard:
-                book.hear([], now)
-            else:
-                book.is_member(PEER, now)
+            call(book, now)
         state = book.state()
         assert (state.since_unix_s, state.watched_until_unix_s) == (NOW, now)
 

@@ -214,6 +214,20 @@ def test_members_that_say_no_pace_are_none_of_those_it_is_measured_by():
     assert core.state(10.0).others_per_s == 1000
 
 
+def test_what_was_measured_bounds_the_others_and_not_what_is_said_later():
+    core = SwarmProgressCore(ANNA)
+    liar = said(10**12, step_time_s=1e-9)
+    core.note({BERT: said(1000), CLEO: liar}, 1000, 10.0)
+    core.note({BERT: said(1000, step_time_s=1e-6), CLEO: said(10**13)}, 1000, 12.0)
+    assert core.state(12.0).others_per_s == pytest.approx((1 + PACE_TIMES_MAX) * 1000)
+
+
+def test_the_slowest_pace_bounds_others_too():
+    core = SwarmProgressCore(ANNA)
+    core.note({ANNA: said(1, steps=1, step_time_s=2.0), BERT: said(10**12)}, 0, 10.0)
+    assert core.state(10.0).others_per_s == PACE_TIMES_MAX * 0.5
+
+
 def test_nobody_is_before_the_beginning():
     core = SwarmProgressCore(ANNA)
     core.note({ANNA: said(500), BERT: said(0)}, 0, 10.0)
