@@ -212,8 +212,6 @@ class Trust:
         The answer for a round stays the same while the weight does: to offer again is of no use.
         """
         chance = self.chance(peer, now)
-        if chance >= 1.0:
-            return True
         data = number.to_bytes(8, "big") + peer
         place = hashlib.blake2b(data, key=self._salt, digest_size=8).digest()
         return int.from_bytes(place, "big") < chance * 2**64

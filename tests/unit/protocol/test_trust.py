@@ -442,8 +442,9 @@ def test_a_record_is_as_old_as_it_says_and_ten_half_lives_at_the_most() -> None:
 def test_of_records_of_one_peer_the_last_counts_and_it_was_changed_last() -> None:
     book = trust(peers_max=2)
     assert book.restore([known(1.0, 0.0), known(1.0, 0.0, peer(1))], 0.0, 0.0) == 0
+    book.restore([known(0.0, 1.0, peer(1))], 0.0, 0.0)
+    assert (len(book), book.own_weight(peer(1), 0.0)) == (2, 0.4)
     book.restore([known(0.0, 1.0)], 0.0, 0.0)
-    assert (len(book), book.own_weight(PEER, 0.0)) == (2, 0.4)
     assert [record[:32] for record in book.records(0.0, 0.0)] == [peer(1), PEER]
     seen(book, peer(2), Seen.USEFUL)
     assert [record[:32] for record in book.records(0.0, 0.0)] == [PEER, peer(2)]
