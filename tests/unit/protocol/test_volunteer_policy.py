@@ -149,7 +149,9 @@ def test_by_default_battery_and_a_metered_line_hold_and_nothing_else_does() -> N
 
 
 def test_at_a_fifth_of_the_gpu_others_are_busy() -> None:
-    assert decide(Readings(gpu_others_share=0.2)).reasons == ("gpu-busy",)
+    verdict = decide(Readings(gpu_others_share=0.2))
+    assert verdict.reasons == ("gpu-busy",)
+    assert "others use 20% of the GPU" in verdict.sentence()
     assert decide(Readings(gpu_others_share=0.2), replace(STRICT, when_gpu_busy=False)).may_train
 
 
@@ -263,8 +265,10 @@ def test_finishing_holds_whatever_is_resumed() -> None:
 def test_a_busy_gpu_has_to_be_quiet_for_a_while() -> None:
     policy = Policy(STRICT)
     busy, quiet = Readings(gpu_others_share=0.9), Readings(gpu_others_share=0.0)
-    policy.decide(busy, 0.0, FRIDAY_NOON)
-    assert policy.decide(quiet, GPU_QUIET_S - 1, FRIDAY_NOON).reason == "gpu-busy"
+    assert "others use 90% of the GPU" in policy.decide(busy, 0.0, FRIDAY_NOON).sentence()
+    waiting = policy.decide(quiet, GPU_QUIET_S - 1, FRIDAY_NOON)
+    assert waiting.reason == "gpu-busy"
+    assert "others used the GPU a moment ago" in waiting.sentence(), "not that they use 0%"
     assert policy.decide(quiet, GPU_QUIET_S, FRIDAY_NOON).may_train
 
 
