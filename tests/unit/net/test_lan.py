@@ -405,7 +405,7 @@ def test_one_heard_too_few_keeps_the_answer_and_the_next_newcomer_is_counted_for
         assert len(sending_times(core, now + 2.0)) == 1
 
 
-def test_who_only_asks_is_answered_and_is_nobody_to_dial() -> None:
+def test_a_node_that_only_asks_is_answered_and_is_none_to_dial() -> None:
     core = core_of(0)
     drop_hellos(core)
     assert not hear(core, beacon(1, 1, port=0), 5.0)
@@ -450,7 +450,7 @@ def test_our_own_from_elsewhere_and_after_a_flood_are_still_our_own() -> None:
     assert not refused(core)
 
 
-def test_a_beacon_at_the_end_of_its_time_is_forgotten_whoever_looks() -> None:
+def test_a_beacon_at_the_end_of_its_time_is_forgotten_however_one_looks() -> None:
     core, last = core_of(2), limits.LAN_SILENCE_S
     hear(core, beacon(1), 0.0)
     hear(core, beacon(3), 1.0, "192.0.2.8")

@@ -9,7 +9,6 @@ import pytest
 
 from swarmnode import limits
 from swarmnode.errors import ConfigError, LimitExceeded, MalformedMessage
-from swarmnode.ids import PeerId
 from swarmnode.protocol.admission import Admission, AdmissionState, UseLedger
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.invites import (
@@ -286,21 +285,6 @@ def test_to_hear_to_admit_and_to_be_asked_is_to_be_awake() -> None:
         assert (state.since_unix_s, state.watched_until_unix_s) == (NOW, now)
 
 
-def test_members_of_an_invite_that_goes_on_stay_when_others_make_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "ADMISSION_MEMBERS_MAX", 3)
-    book, short, long = admission(), new_invite(), new_invite(uses=2, life_s=300 * DAY_S)
-    book.admit(PEERS[0], make_member_chain(short, PEERS[0], NOW), NOW)
-    book.admit(PEERS[1], make_member_chain(long, PEERS[1], NOW), NOW)
-    creator = make_creator_chain(SWARM, PEERS[2], NOW)
-    book.admit(PEERS[2], creator, NOW)
-    later = ends_at(short.certificate) + 1
-    book.admit(PEERS[3], make_member_chain(long, PEERS[3], later), later)
-    kept = [kept.chain for kept in book.state().claims]
-    assert [certificate_of(chain).peer for chain in kept] == [PEERS[1], PEERS[3]]
-
-
 # --- what is passed on, and what is kept ----------------------------------------------------------
 
 
@@ -310,31 +294,6 @@ def test_a_new_node_keeps_nothing() -> None:
     assert book.state() == AdmissionState(0.0, 0.0, None, ())
     shown = book.credentials(None)
     assert (shown.chain, shown.revocations, shown.heard) == (None, None, ())
-
-
-def test_members_are_passed_on_one_part_after_the_other_and_then_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "CREDENTIALS_HEARD_MAX", 3)
-    book, made = admission(), new_invite(uses=8)
-    own = make_member_chain(made, PEER, NOW)
-    for peer in PEERS:
-        book.admit(peer, make_member_chain(made, peer, NOW), NOW)
-    turns = [book.credentials(own) for _ in range(4)]
-    assert {turn.chain for turn in turns} == {own}
-    said = [
-        [PEERS.index(PeerId(certificate_of(each).peer)) for each in turn.heard] for turn in turns
-    ]
-    assert said == [[0, 1, 2], [3, 4, 5], [6, 7], [0, 1, 2]]
-
-
-def test_of_what_is_passed_on_no_more_is_read_than_may_be_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "CREDENTIALS_HEARD_MAX", 3)
-    book, made = admission(), new_invite(uses=8)
-    book.hear([make_member_chain(made, peer, NOW) for peer in PEERS], NOW)
-    assert sum(book.is_member(peer, NOW) for peer in PEERS) == 3
 
 
 def test_the_revocations_are_shown_to_peers_and_counted_as_one_change() -> None:

@@ -77,9 +77,9 @@ def test_what_is_kept_of_hosts_is_bounded() -> None:
     assert budget.try_take(hosts[0], 1.5), "the first of many is forgotten"
 
 
-def owing(budget: DialBudget, name: str, n_dials: int, now: float = 0.0) -> str:
+def owing(budget: DialBudget, number: int, n_dials: int, now: float = 0.0) -> str:
     """Dial a host so often that it owes; return its address."""
-    address = f"198.51.100.{name}:1"
+    address = f"198.18.{number // 256}.{number % 256}:1"
     for _ in range(n_dials):
         budget.take(address, now)
     return address
@@ -113,30 +113,25 @@ def test_what_is_no_third_party_waits_for_nothing_and_is_given_nothing_back() ->
     assert left_of(budget, f"{VICTIM}:1", 0.0) == limits.DIAL_HOST_BURST
 
 
-def test_one_host_too_many_pushes_out_the_one_that_is_free_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "DIAL_HOSTS_MAX", 3)
-    full = limits.DIAL_HOST_BURST
-    budget = DialBudget()
-    later, first, last = (owing(budget, str(n), full + n) for n in (2, 1, 3))
+def test_one_host_too_many_pushes_out_the_one_that_is_free_first() -> None:
+    budget, full = DialBudget(), limits.DIAL_HOST_BURST
+    later, first, last = (owing(budget, number, full + number) for number in (2, 1, 3))
+    for number in range(4, limits.DIAL_HOSTS_MAX + 1):
+        owing(budget, number, full + 4)
     budget.take(last, 0.0)  # it is known: none goes
     assert [budget.wait_s(each, 0.0) > 0.0 for each in (later, first, last)] == [True] * 3
-    owing(budget, "4", full)
+    owing(budget, 0, full + 4)
     assert [budget.wait_s(each, 0.0) > 0.0 for each in (later, first, last)] == [True, False, True]
 
 
-def test_hosts_that_owe_nothing_make_room_before_one_that_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "DIAL_HOSTS_MAX", 3)
+def test_hosts_that_owe_nothing_make_room_before_one_that_does() -> None:
     budget = DialBudget()
-    owes = owing(budget, "1", 4 * limits.DIAL_HOST_BURST)
-    for name in "23":
-        owing(budget, name, 1)
+    owes = owing(budget, 0, 4 * limits.DIAL_HOST_BURST)
+    for number in range(1, limits.DIAL_HOSTS_MAX):
+        owing(budget, number, 1)
     later = 2 * limits.DIAL_HOST_INTERVAL_S
-    for name in "45":
-        owing(budget, name, 5 * limits.DIAL_HOST_BURST, later)
+    for number in range(2):
+        owing(budget, limits.DIAL_HOSTS_MAX + number, 5 * limits.DIAL_HOST_BURST, later)
     assert budget.wait_s(owes, later) > 0.0
 
 
@@ -373,16 +368,17 @@ def test_a_network_that_most_have_left_is_counted_to_the_last_one() -> None:
     assert came == most - 1
 
 
-def test_the_peers_seen_least_lately_are_forgotten_where_they_are_too_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "IDENTITIES_KEPT_MAX", limits.IDENTITIES_FREE_MAX + 1)
-    identities = Identities()
-    let_in(identities, limits.IDENTITIES_FREE_MAX)
+def test_the_peer_seen_least_lately_is_forgotten_where_they_are_too_many() -> None:
+    identities, free = Identities(), limits.IDENTITIES_FREE_MAX
+    let_in(identities, free)
     identities.admit(f"{VICTIM}:1", peer(0), 1.0, has_worked=False)
-    assert not identities.admit(f"{VICTIM}:1", peer(99), 1.0, has_worked=False)
-    assert identities.admit("198.51.100.7:1", peer(100), 1.0, has_worked=False)
-    assert identities.admit(f"{VICTIM}:1", peer(99), 1.0, has_worked=False), "one was forgotten"
+    for number in range(free, limits.IDENTITIES_KEPT_MAX):
+        block = number // free
+        at = f"198.18.{block}.1:1" if block < 256 else "198.19.0.1:1"
+        assert identities.admit(at, peer(number), 1.0, has_worked=False)
+        if number == limits.IDENTITIES_KEPT_MAX - 2:
+            assert not identities.admit(f"{VICTIM}:1", peer(-1), 1.0, has_worked=False)
+    assert identities.admit(f"{VICTIM}:1", peer(-1), 1.0, has_worked=False), "one was forgotten"
 
 
 def test_what_no_address_tells_is_let_in() -> None:
@@ -391,19 +387,19 @@ def test_what_no_address_tells_is_let_in() -> None:
         assert identities.admit("relayed", peer(number), 0.0, has_worked=False)
 
 
-@pytest.mark.parametrize("bits", [1, 5, 8])
-def test_work_begins_with_as_many_zero_bits_as_the_limit_says(
-    monkeypatch: pytest.MonkeyPatch, bits: int
-) -> None:
-    monkeypatch.setattr(limits, "WORK_BITS", bits)
-    worked = []
-    for number in range(2 ** (bits + 3)):
-        work = number.to_bytes(8, "big")
-        digest = hashlib.sha256(b"swarmnode/proof-of-work/1\0" + SWARM + peer(1) + work).digest()
-        has_zeros = f"{digest[0]:08b}".startswith("0" * bits)
-        assert is_worked(SWARM, peer(1), work) == has_zeros
-        worked += [work] * has_zeros
-    assert find_work(SWARM, peer(1)) == worked[0]
+def test_work_begins_with_as_many_zero_bits_as_the_limit_says_and_the_first_is_found() -> None:
+    whose = peer(37)
+    found = int.from_bytes(find_work(SWARM, whose), "big")
+    tried = [number.to_bytes(8, "big") for number in range(found + 1)]
+    assert [is_worked(SWARM, whose, work) for work in tried] == [False] * found + [True]
+    almost = [work for work in tried[:-1] if zero_bits(whose, work) == limits.WORK_BITS - 1]
+    assert almost, "one bit too few is no work"
+    assert zero_bits(whose, tried[-1]) >= limits.WORK_BITS
+
+
+def zero_bits(whose: PeerId, work: bytes) -> int:
+    digest = hashlib.sha256(b"swarmnode/proof-of-work/1\0" + SWARM + whose + work).digest()
+    return 256 - int.from_bytes(digest, "big").bit_length()
 
 
 def test_work_is_for_one_key_and_one_swarm() -> None:

@@ -228,7 +228,7 @@ def test_the_slowest_pace_bounds_others_too():
     assert core.state(10.0).others_per_s == PACE_TIMES_MAX * 0.5
 
 
-def test_nobody_is_before_the_beginning():
+def test_no_member_is_before_the_beginning():
     core = SwarmProgressCore(ANNA)
     core.note({ANNA: said(500), BERT: said(0)}, 0, 10.0)
     state = core.state(10.0)

@@ -466,7 +466,7 @@ def test_each_has_one_turn_and_then_it_is_the_next_ones() -> None:
     assert line.free_at(next_at, waiter="second") == next_at
 
 
-def test_who_waits_no_more_is_in_nobodys_way() -> None:
+def test_who_waits_no_more_is_in_no_ones_way() -> None:
     line, free_at = owing("first")
     line.wait_no_more("stranger", Purpose.EXCHANGE)
     line.wait_no_more("first", Purpose.SNAPSHOTS)
@@ -486,7 +486,7 @@ def test_who_does_not_come_for_four_turns_is_gone() -> None:
     assert line.free_at(last + 1, waiter="first") == last + 1
 
 
-def test_who_has_no_name_holds_nobody_up_and_waits_for_nobody() -> None:
+def test_who_has_no_name_holds_no_other_up_and_waits_for_none() -> None:
     line, free_at = owing("first")
     assert line.free_at(free_at) == free_at
     line = thin()
@@ -495,7 +495,7 @@ def test_who_has_no_name_holds_nobody_up_and_waits_for_nobody() -> None:
     assert line.free_at(free_at, waiter="second") == free_at
 
 
-def test_who_still_waits_for_a_former_rate_holds_nobody_up_until_then() -> None:
+def test_who_still_waits_for_a_former_rate_holds_no_other_up_until_then() -> None:
     line, free_at = owing("first")
     line.limit(100 * THIN)
     assert line.free_at(free_at - 0.1, waiter="second") == free_at - 0.1

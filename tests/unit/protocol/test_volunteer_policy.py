@@ -243,6 +243,12 @@ def test_a_clock_that_was_wrong_does_not_stretch_a_pause() -> None:
     assert verdict.until_unix_s == FRIDAY_NOON + 7200
 
 
+@pytest.mark.parametrize("kept", [ManualPause(FRIDAY_NOON, None), ManualPause(None, 7200)])
+def test_a_pause_of_which_only_a_part_was_kept_has_no_end(kept: ManualPause) -> None:
+    verdict = Policy(Rules(), kept).decide(CALM, 0.0, FRIDAY_NOON + 1e6)
+    assert (verdict.reason, verdict.until_unix_s) == ("manual", None)
+
+
 def test_resume_ends_what_was_said_by_hand_only() -> None:
     policy = Policy(STRICT)
     policy.pause(FRIDAY_NOON)
