@@ -88,8 +88,21 @@ def test_only_the_true_seed_of_the_meeting_key_is_taken_from_members() -> None:
     found = meeting.meeting_identity(meeting.seed_text(MEETING), MEETING.public_key)
     assert found is not None
     assert found.public_key == MEETING.public_key
-    for word in (meeting.seed_text(OTHER), "", "no base64!", "AAAA", "A" * 10_000, 7, None):
+    mixed = f"!{meeting.seed_text(MEETING)}"
+    for word in (mixed, meeting.seed_text(OTHER), "", "no base64!", "AAAA", "A" * 10_000, 7, None):
         assert meeting.meeting_identity(word, MEETING.public_key) is None
+
+
+def test_a_grant_is_for_one_name_and_one_meeting_key_of_one_swarm() -> None:
+    grant = meeting.make_grant("demo", SWARM, MEETING.public_key)
+    assert meeting.open_grant(grant, "demo", SWARM.public_key) == MEETING.public_key
+    for spoiled, name, key in (
+        (grant, "other", SWARM.public_key),
+        (grant, "demo", OTHER.public_key),
+        (OTHER.public_key + grant[32:], "demo", SWARM.public_key),
+    ):
+        with pytest.raises(AuthenticationFailed):
+            meeting.open_grant(spoiled, name, key)
 
 
 def test_a_name_leads_to_places_of_its_own_in_each_network() -> None:
@@ -218,8 +231,9 @@ def test_a_list_counts_until_the_second_before_it_expires_and_names_so_many_node
 
 def test_a_signature_that_is_no_base64_is_none() -> None:
     text = meeting.sign_entries(HINTS[:1], int(NOW) + 60, OTHER)
-    with pytest.raises(AuthenticationFailed, match="base64"):
-        meeting.read_entries(text[:-3] + "!\n", encode_base32(OTHER.public_key), NOW)
+    for spoiled in (text[:-3] + "\n", text.replace("signature ", "signature !")):
+        with pytest.raises(AuthenticationFailed, match="base64"):
+            meeting.read_entries(spoiled, encode_base32(OTHER.public_key), NOW)
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8:1", "[2600::1]:1"])
