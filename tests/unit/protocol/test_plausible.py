@@ -46,6 +46,11 @@ def test_honest_members_differ_and_the_furthest_counts() -> None:
     assert middle_of([0, 0]) == 0
 
 
+def test_the_middle_is_the_lower_one_of_those_that_have_begun() -> None:
+    assert middle_of([0, 0, 0, 4, 6]) == 4
+    assert middle_of([0, 0, 0, 1, 1, 5]) == 1, "one step is a beginning"
+
+
 # --- sums -----------------------------------------------------------------------------------------
 
 
