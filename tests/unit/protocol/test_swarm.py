@@ -148,6 +148,10 @@ def test_a_hint_is_a_peer_at_an_address(text: str) -> None:
     assert Hint.parse(f"{PEER.peer_id}@host:1") == Hint(PEER.peer_id, "host:1")
 
 
+def test_a_link_s_invite_is_not_printed_with_it() -> None:
+    assert "secret" not in repr(SwarmLink("demo", SWARM.public_key, (), b"secret"))
+
+
 def test_swarms_and_networks_have_ids_of_their_own() -> None:
     assert LINK.swarm_id == swarm_id(SWARM.public_key) != swarm_id(PEER.public_key)
     assert network_id("main") != network_id("lab")

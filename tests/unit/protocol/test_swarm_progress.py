@@ -218,7 +218,8 @@ def test_what_was_measured_bounds_the_others_and_not_what_is_said_later():
     core = SwarmProgressCore(ANNA)
     liar = said(10**12, step_time_s=1e-9)
     core.note({BERT: said(1000), CLEO: liar}, 1000, 10.0)
-    core.note({BERT: said(1000, step_time_s=1e-6), CLEO: said(10**13)}, 1000, 12.0)
+    faster = said(10**13, step_time_s=1e-9)
+    core.note({BERT: said(1000, step_time_s=1e-6), CLEO: faster}, 1000, 12.0)
     assert core.state(12.0).others_per_s == pytest.approx((1 + PACE_TIMES_MAX) * 1000)
 
 
