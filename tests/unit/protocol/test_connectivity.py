@@ -39,6 +39,7 @@ DIRECT, PUNCHED, RTC, RELAYED = (
 RELAY = Way("direct", PUBLIC, is_relay=True)
 LAN = Way("direct", "192.168.1.5")
 LATE = limits.ALONE_ALARM_S
+UNTRIED = LineFacts(bootstraps=(Bootstrap("sn1a", "x:1"),))
 
 
 def dead(cause: Any, address: str = f"{PUBLIC}:7337") -> Bootstrap:
@@ -176,13 +177,19 @@ def test_an_address_that_failed_again_is_among_the_newest() -> None:
             "1 peer: 1 rtc; strangers do not get in, and no relay holds a place for this node",
         ),
         (LineFacts(has_network=False), "this machine has no network"),
-        (LineFacts(lost=2), "2 sessions have lost their way"),
+        (LineFacts(lost=1), "no way any more for 1 session"),
+        (LineFacts(lost=2), "no way any more for 2 sessions"),
         (
             LineFacts(bootstraps=(Bootstrap("sn1a", "x:1"), dead("silent", "y:1"))),
             "none of 2 known addresses answers as it should: y:1: silent",
         ),
-        (LineFacts(bootstraps=(Bootstrap("sn1a", "x:1"),)), "1 known addresses are being dialled"),
-        (LineFacts(unreached=3, quiet_s=LATE), "3 peers do not answer"),
+        (UNTRIED, "1 known address to be dialled, and no answer yet"),
+        (LineFacts(unreached=3), "3 peers to be dialled, and no answer yet"),
+        (replace(UNTRIED, unreached=3), "1 known address to be dialled, and no answer yet"),
+        (LineFacts(unreached=1, quiet_s=LATE), "no answer from 1 peer"),
+        (LineFacts(unreached=3, quiet_s=LATE), "no answer from 3 peers"),
+        (replace(UNTRIED, unreached=3, quiet_s=LATE), "no answer from 3 peers"),
+        (replace(UNTRIED, quiet_s=LATE), "no answer from 1 known address"),
         (LineFacts(), "no address of another peer is known yet"),
     ],
 )
