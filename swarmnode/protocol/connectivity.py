@@ -163,15 +163,12 @@ def _alone(line: LineFacts) -> Connectivity:
         why = f"none of {_addresses(line)} answers as it should: {said}"
         return Connectivity("alone", cause, why, is_late)
     if line.bootstraps or line.unreached:
-        peers = _many(line.unreached, "peer", "peers")
+        peers, addresses = _many(line.unreached, "peer", "peers"), _addresses(line)
         if not is_late:
-            why = (
-                f"{_addresses(line) if line.bootstraps else peers} to be dialled, and no answer yet"
-            )
-            return Connectivity("alone", "starting", why)
-        return Connectivity(
-            "alone", "lost", f"no answer from {peers if line.unreached else _addresses(line)}", True
-        )
+            whom = addresses if line.bootstraps else peers
+            return Connectivity("alone", "starting", f"{whom} to be dialled, and no answer yet")
+        whom = peers if line.unreached else addresses
+        return Connectivity("alone", "lost", f"no answer from {whom}", True)
     return Connectivity("alone", "none-known", "no address of another peer is known yet")
 
 
