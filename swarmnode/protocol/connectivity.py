@@ -154,23 +154,34 @@ def _alone(line: LineFacts) -> Connectivity:
     if not line.has_network:
         return Connectivity("alone", "no-network", "this machine has no network", is_late)
     if line.lost:
-        return Connectivity("alone", "lost", f"{line.lost} sessions have lost their way", True)
+        why = f"no way any more for {_many(line.lost, 'session', 'sessions')}"
+        return Connectivity("alone", "lost", why, True)
     if tried:
         counts = Counter(each.cause for each in tried)
         cause = min(counts, key=lambda each: (-counts[each], _CAUSES.index(each)))
         said = next(each.error for each in tried if each.cause == cause)
-        why = f"none of {len(line.bootstraps)} known addresses answers as it should: {said}"
+        why = f"none of {_addresses(line)} answers as it should: {said}"
         return Connectivity("alone", cause, why, is_late)
     if line.bootstraps or line.unreached:
-        why = f"{len(line.bootstraps)} known addresses are being dialled"
+        peers, addresses = _many(line.unreached, "peer", "peers"), _addresses(line)
         if not is_late:
-            return Connectivity("alone", "starting", why)
-        return Connectivity("alone", "lost", f"{line.unreached} peers do not answer", True)
+            whom = addresses if line.bootstraps else peers
+            return Connectivity("alone", "starting", f"{whom} to be dialled, and no answer yet")
+        whom = peers if line.unreached else addresses
+        return Connectivity("alone", "lost", f"no answer from {whom}", True)
     return Connectivity("alone", "none-known", "no address of another peer is known yet")
 
 
 def _peers(line: LineFacts) -> str:
-    return "1 peer" if len(line.ways) == 1 else f"{len(line.ways)} peers"
+    return _many(len(line.ways), "peer", "peers")
+
+
+def _addresses(line: LineFacts) -> str:
+    return _many(len(line.bootstraps), "known address", "known addresses")
+
+
+def _many(n: int, one: str, many: str) -> str:
+    return f"{n} {one if n == 1 else many}"
 
 
 class Failures:

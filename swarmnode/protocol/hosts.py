@@ -330,7 +330,8 @@ class Identities:
             self._forget(peer)
 
     def _forget(self, peer: PeerId) -> None:
-        block, _ = self._seen.pop(peer, ("", 0.0))
-        self._sizes[block] -= 1
-        if self._sizes[block] <= 0:
-            del self._sizes[block]
+        if peer in self._seen:
+            block, _ = self._seen.pop(peer)
+            self._sizes[block] -= 1
+            if not self._sizes[block]:
+                del self._sizes[block]

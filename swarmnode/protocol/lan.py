@@ -168,7 +168,7 @@ class LanCore:
         self._effects: list[Effect] = []
         self._sequence = 0
         self._sent: bytes | None = None
-        self._announced_at = now - limits.LAN_ANSWER_GAP_S
+        self._announced_at = now  # as it soon will be: the first beacon answers all
         self._answer_at: float | None = None
         self._heard_since = 0
         self._beacon_at = now

@@ -4,16 +4,16 @@ A node notes what it measured itself in each contact with a peer (:class:`Seen`)
 the peer and b against it, and hears what others have measured. Its weight is ::
 
     w = (g + 2) / (g + b + 4 + s)           NEUTRAL, 1/2, for a peer of which nothing is known
-    s = 3 (1 - m / NEUTRAL)                 m: the trimmed median of what others say, <= NEUTRAL
+    s = 3 (1 - m / NEUTRAL)                 m: the median of what others say, <= NEUTRAL
 
 **Own evidence counts fully.** It fades with time, to a half in HALF_LIFE_S, and with each contact,
 to 7/8: so g + b is never above 8, the last dozen contacts decide, a long good record buys no long
 betrayal, and a member that was misjudged comes back, by useful contacts or by time alone.
 
 **The word of others only lowers.** Voters are the peers that have been more useful than harmful to
-this node itself. One that says nothing of a peer votes neutral. A quarter of the votes is dropped
-at each end, and the median of the rest is m: while fewer than half of the voters lie, m lies
-between honest votes. The most that others can do counts as s = 3, as much as 4 useful contacts
+this node itself. One that says nothing of a peer votes neutral. The median of the votes is m: while
+fewer than half of the voters lie, m lies between honest votes, and to drop some at both ends first
+would not move it. The most that others can do counts as s = 3, as much as 4 useful contacts
 undo. A node passes on what it measured, never what it heard, and only what is below neutral.
 
 **What follows from it** is how often a peer is met: :meth:`Trust.chance` is 1 from neutral on, and
@@ -40,7 +40,7 @@ import hashlib
 import math
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -200,7 +200,7 @@ class Trust:
         if not votes:
             return NEUTRAL
         n_voters = len(self._voters) - (peer in self._voters)
-        return trimmed_median([*votes, *[NEUTRAL] * (n_voters - len(votes))])
+        return median([*votes, *[NEUTRAL] * (n_voters - len(votes))])
 
     def chance(self, peer: PeerId, now: float) -> float:
         """Return in what share of the rounds a peer is met: above 0, to 1."""
@@ -212,8 +212,6 @@ class Trust:
         The answer for a round stays the same while the weight does: to offer again is of no use.
         """
         chance = self.chance(peer, now)
-        if chance >= 1.0:
-            return True
         data = number.to_bytes(8, "big") + peer
         place = hashlib.blake2b(data, key=self._salt, digest_size=8).digest()
         return int.from_bytes(place, "big") < chance * 2**64
@@ -258,7 +256,7 @@ class Trust:
     def take_changed(self, now: float, unix_s: float) -> list[bytes]:
         """Return a RECORD of each peer that was changed since the last call."""
         changed, self._changed = self._changed, {}
-        return [self._record(peer, now, unix_s) for peer in changed if peer in self._peers]
+        return [self._record(peer, now, unix_s) for peer in changed]
 
     def records(self, now: float, unix_s: float) -> list[bytes]:
         """Return all that is kept, a RECORD for each peer, what was changed last at the end."""
@@ -301,14 +299,6 @@ class Trust:
     def _record(self, peer: PeerId, now: float, unix_s: float) -> bytes:
         evidence = self._peers[peer]
         return RECORD.pack(peer, unix_s, *evidence.faded(now), *evidence.counts)
-
-
-def trimmed_median(votes: Sequence[float]) -> float:
-    """Return the median of the votes without a quarter of them at each end; NEUTRAL of none."""
-    if not votes:
-        return NEUTRAL
-    n_dropped = len(votes) // 4
-    return median(sorted(votes)[n_dropped : len(votes) - n_dropped])
 
 
 def _weight(good: float, bad: float, said: float) -> float:

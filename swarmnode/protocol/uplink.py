@@ -148,7 +148,7 @@ class Yielding:
             self._bucket = TokenBucket(_YIELD_BEGIN_BYTES_PER_S, _YIELD_TURN_BYTES_MIN)
             self._set_rate(_YIELD_BEGIN_BYTES_PER_S, now)
         elif now >= self._looked_at + self._look_s:
-            self._look(now)
+            self._look(seen, now)
 
     def spend(self, n_bytes: int, now: float) -> None:
         """Count what goes out over such a way."""
@@ -166,7 +166,7 @@ class Yielding:
         """The most that may go out at once: others wait behind it."""
         return max(_YIELD_TURN_BYTES_MIN, int(self.rate_bytes_per_s * _YIELD_TURN_S))
 
-    def _look(self, now: float) -> None:
+    def _look(self, told: Delays, now: float) -> None:
         passed_s, self._looked_at = now - self._looked_at, now
         used_bytes_per_s = self._spent_bytes / passed_s
         arrived_bytes_per_s = on_the_wire(self._arrived_bytes) / passed_s
@@ -174,7 +174,7 @@ class Yielding:
         self._ways = {
             way: seen for way, seen in self._ways.items() if now - seen[0] <= _YIELD_FRESH_S
         }
-        best = min((seen for _, seen in self._ways.values()), key=lambda seen: seen.queue_s)
+        best = min([told, *(it for _, it in self._ways.values())], key=lambda it: it.queue_s)
         self._look_s = max(_YIELD_LOOK_S, 2 * best.rtt_s)
         is_used = used_bytes_per_s >= _YIELD_USED * self.rate_bytes_per_s
         if self._paused_rate:

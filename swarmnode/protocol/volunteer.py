@@ -239,10 +239,13 @@ class Policy:
             self._gpu_busy_until_s = now + GPU_QUIET_S
         if self._gpu_busy_until_s is not None and now < self._gpu_busy_until_s:
             until = wall + self._gpu_busy_until_s - now
-            yield Hold("gpu-busy", f"others use {others:.0%} of the GPU", until)
+            text = f"others use {others:.0%} of the GPU"
+            if others < _GPU_BUSY_SHARE:
+                text = "others used the GPU a moment ago"
+            yield Hold("gpu-busy", text, until)
         celsius = seen.gpu_celsius
         if rules.gpu_celsius_max and celsius is not None:
-            cool = rules.gpu_celsius_max - (_GPU_COOLER_CELSIUS if self._is_hot else 0)
+            cool = rules.gpu_celsius_max - _GPU_COOLER_CELSIUS
             self._is_hot = celsius >= rules.gpu_celsius_max or (self._is_hot and celsius > cool)
             if self._is_hot:
                 limit = f"the limit is {rules.gpu_celsius_max:.0f} °C"

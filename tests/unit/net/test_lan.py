@@ -346,6 +346,131 @@ def test_who_hears_enough_others_does_not_answer() -> None:
     assert not sending_times(core, 12.0)
 
 
+class Extreme(Random):
+    """Draws the least, or the most."""
+
+    def __init__(self, *, is_least: bool) -> None:
+        super().__init__(0)
+        self._is_least = is_least
+
+    def uniform(self, a: float, b: float, /) -> float:
+        return a if self._is_least else b
+
+
+def extreme(*, is_least: bool) -> LanCore:
+    rng = Extreme(is_least=is_least)
+    core = LanCore(identity=identity(1), network_id=NETWORK, boot=1, rng=rng, now=0.0)
+    drop_hellos(core)
+    return core
+
+
+@pytest.mark.parametrize("is_least", [True, False])
+def test_beacons_and_answers_come_within_their_times_and_no_sooner_or_later(is_least: bool) -> None:
+    core = extreme(is_least=is_least)
+    spoke_at = (limits.LAN_HELLOS - 1) * limits.LAN_HELLO_S
+    share = 1 - limits.LAN_JITTER if is_least else 1 + limits.LAN_JITTER
+    planned = spoke_at + limits.LAN_BEACON_S * share
+    assert core.next_deadline() == pytest.approx(planned)
+    hear(core, beacon(2), spoke_at)
+    assert core.next_deadline() == spoke_at + limits.LAN_ANSWER_GAP_S
+    assert len(sending_times(core, spoke_at + 1.0)) == 1
+    assert core.next_deadline() == pytest.approx(planned), "an answer moves no beacon"
+    hear(core, beacon(3), 9.0)
+    answer_at = 9.0 if is_least else 9.0 + limits.LAN_ANSWER_DELAY_S
+    assert core.next_deadline() == answer_at
+    core.handle_deadline(answer_at - 1e-9)
+    assert not core.poll_effects()
+    core.handle_deadline(answer_at)
+    assert core.poll_effects() == [Announce()]
+
+
+def test_a_beacon_answers_newcomers_too() -> None:
+    core = extreme(is_least=False)
+    beacon_at = core.next_deadline()
+    hear(core, beacon(2), beacon_at - 0.1)
+    assert sending_times(core, beacon_at + 1.0) == [beacon_at]
+
+
+def test_one_heard_too_few_keeps_the_answer_and_the_next_newcomer_is_counted_for_anew() -> None:
+    core = core_of(0)
+    drop_hellos(core)
+    few = range(1, limits.LAN_ANSWERS_ENOUGH)
+    for number in few:
+        hear(core, beacon(number), 1.0, f"192.0.2.{number}")
+    assert len(sending_times(core, 5.0)) == 1
+    for newcomer, now in ((98, 10.0), (99, 15.0)):
+        hear(core, beacon(newcomer), now, f"192.0.2.{newcomer}")
+        for number in few:
+            hear(core, beacon(number, newcomer), now, f"192.0.2.{number}")
+        assert len(sending_times(core, now + 2.0)) == 1
+
+
+def test_a_node_that_only_asks_is_answered_and_is_none_to_dial() -> None:
+    core = core_of(0)
+    drop_hellos(core)
+    assert not hear(core, beacon(1, 1, port=0), 5.0)
+    assert not hear(core, beacon(1, 1, port=0), 5.0, "10.0.0.7")
+    assert core.peers(5.0) == ()
+    assert core.statistics().peers == 1
+    assert len(sending_times(core, 7.0)) == 1
+    (peer,) = hear(core, beacon(1, 2), 8.0)
+    assert core.peers(8.0) == (peer,)
+
+
+def test_a_peer_that_comes_another_way_is_met_there_once() -> None:
+    core = core_of(2)
+    hear(core, beacon(1, 1), 0.0)
+    assert hear(core, beacon(1, 2), 9.0, "10.0.0.7")
+    assert not hear(core, beacon(1, 2), 9.0), "where it was met before"
+    assert not hear(core, beacon(1, 3), 18.0, "10.0.0.7")
+    assert [peer.address for peer in core.peers(18.0)] == ["10.0.0.7:7337"]
+
+
+def test_a_copy_counts_for_so_long_and_then_it_is_a_replay() -> None:
+    core, data = core_of(2), beacon(1)
+    hear(core, data, 5.0)
+    assert hear(core, data, 5.0 + limits.LAN_COPY_S, "10.0.0.7")
+    assert not hear(core, data, 5.001 + limits.LAN_COPY_S, "10.0.0.8")
+    assert (core.statistics().copies_total, refused(core)) == (1, {"replayed": 1})
+
+
+def test_a_datagram_may_be_so_long_and_no_longer() -> None:
+    core = core_of(2)
+    hear(core, bytes(limits.LAN_BEACON_BYTES_MAX))
+    hear(core, bytes(limits.LAN_BEACON_BYTES_MAX + 1))
+    assert refused(core) == {"malformed": 1, "oversized": 1}
+
+
+def test_our_own_from_elsewhere_and_after_a_flood_are_still_our_own() -> None:
+    core = core_of(1)
+    sent = core.sign(7337, ())
+    for _ in range(limits.LAN_DATAGRAMS_PER_HOST_PER_S_MAX + 1):
+        core.handle(Heard(sent, HOST, is_on_link=False), 0.0)
+    assert core.statistics().own_total == limits.LAN_DATAGRAMS_PER_HOST_PER_S_MAX + 1
+    assert not refused(core)
+
+
+def test_a_beacon_at_the_end_of_its_time_is_forgotten_however_one_looks() -> None:
+    core, last = core_of(2), limits.LAN_SILENCE_S
+    hear(core, beacon(1), 0.0)
+    hear(core, beacon(3), 1.0, "192.0.2.8")
+    assert len(core.peers(last - 1e-9)) == 2
+    assert len(core.peers(last)) == 1
+    hear(core, b"junk", last + 1.0)
+    assert core.statistics().peers == 0
+
+
+def test_numbers_of_beacons_go_up_and_those_of_a_later_start_are_newer() -> None:
+    core = core_of(1)
+    assert core.statistics().sent_total == 0
+    reader = core_of(2)
+    first, second = core.sign(7337, ()), core.sign(7337, ())
+    assert (core.statistics().sent_total, first != second) == (2, True)
+    assert hear(reader, second)
+    assert not hear(reader, first)
+    assert refused(reader) == {"replayed": 1}
+
+
 # --- the shell, on virtual time ---------------------------------------------------------------
 
 

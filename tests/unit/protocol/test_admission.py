@@ -419,12 +419,19 @@ def test_members_take_turns_in_being_passed_on(monkeypatch: pytest.MonkeyPatch) 
     book, made = admission(), new_invite(uses=8)
     for peer in PEERS:
         book.admit(peer, make_member_chain(made, peer, NOW), NOW)
-    newcomer = admission()
-    for _ in range(3):
-        shown = book.credentials(None)
-        assert len(shown.heard) <= 3
-        newcomer.hear(shown.heard, NOW)
+    newcomer, own = admission(), make_member_chain(made, PEER, NOW)
+    turns = [book.credentials(own) for _ in range(4)]
+    for turn in turns:
+        newcomer.hear(turn.heard, NOW)
     assert all(newcomer.is_member(peer, NOW) for peer in PEERS)
+    assert {turn.chain for turn in turns} == {own}
+    said = [
+        [PEERS.index(PeerId(certificate_of(each).peer)) for each in turn.heard] for turn in turns
+    ]
+    assert said == [[0, 1, 2], [3, 4, 5], [6, 7], [0, 1, 2]]
+    newcomer = admission()
+    newcomer.hear([make_member_chain(made, peer, NOW) for peer in PEERS], NOW)
+    assert sum(newcomer.is_member(peer, NOW) for peer in PEERS) == 3, "no more than may be said"
 
 
 def test_the_largest_credentials_fit_into_one_message() -> None:
@@ -458,6 +465,12 @@ def test_members_are_bounded_and_ended_ones_make_room(monkeypatch: pytest.Monkey
     later = end + 1
     book.admit(PEERS[2], make_creator_chain(SWARM, PEERS[2], later), later)
     assert len(book.state().claims) == 1
+    book, longer = admission(), new_invite(uses=2, life_s=300 * DAY_S)
+    book.admit(PEERS[0], make_member_chain(made, PEERS[0], NOW), NOW)
+    for peer, now in ((PEERS[1], NOW), (PEERS[3], later)):
+        book.admit(peer, make_member_chain(longer, peer, now), now)
+    kept = {certificate_of(claim.chain).peer for claim in book.state().claims}
+    assert kept == {PEERS[1], PEERS[3]}, "an invite that goes on keeps its members"
 
 
 # --- revocation -----------------------------------------------------------------------------------

@@ -19,7 +19,17 @@ from swarmnode.errors import (
     SwarmNodeError,
     VersionMismatch,
 )
-from swarmnode.protocol.connectivity import Bootstrap, Failures, LineFacts, Way, cause_of, judge
+from swarmnode.protocol.connectivity import (
+    BOOTSTRAP_STATES,
+    Bootstrap,
+    Connectivity,
+    Failures,
+    LineFacts,
+    Way,
+    cause_of,
+    judge,
+    tally,
+)
 
 PUBLIC = "11.11.11.10"
 DIRECT, PUNCHED, RTC, RELAYED = (
@@ -29,6 +39,7 @@ DIRECT, PUNCHED, RTC, RELAYED = (
 RELAY = Way("direct", PUBLIC, is_relay=True)
 LAN = Way("direct", "192.168.1.5")
 LATE = limits.ALONE_ALARM_S
+UNTRIED = LineFacts(bootstraps=(Bootstrap("sn1a", "x:1"),))
 
 
 def dead(cause: Any, address: str = f"{PUBLIC}:7337") -> Bootstrap:
@@ -136,3 +147,63 @@ def test_failures_have_a_bound_and_the_oldest_go() -> None:
         failures.note(f"a:{n}", DialFailed("x"), has_opened=False)
     assert failures.of("a:0") == ("", "")
     assert failures.of("a:1") != ("", "")
+
+
+def test_an_address_that_failed_again_is_among_the_newest() -> None:
+    failures = Failures()
+    for n in (*range(limits.DIAL_ERRORS_KEPT_MAX), 0):
+        failures.note(f"a:{n}", DialFailed("x"), has_opened=False)
+    assert failures.of("a:1") == ("silent", "x"), "so many are kept"
+    failures.note("b:1", Overloaded("full"), has_opened=True)
+    assert failures.of("b:1") == ("busy", "full"), "the peer says so"
+    assert failures.of("a:1") == ("", "")
+    assert failures.of("a:0") == ("silent", "x")
+    failures.forget("never:1")
+    assert failures.of("a:2") == ("silent", "x")
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (LineFacts(ways=(DIRECT,)), "1 peer: 1 direct"),
+        (
+            LineFacts(ways=(RELAYED, DIRECT, RELAYED), is_reached="yes"),
+            "3 peers: 1 direct, 2 relay; strangers get in",
+        ),
+        (LineFacts(ways=(RELAY,)), "1 peer: 1 direct; relays only"),
+        (LineFacts(ways=(LAN, LAN)), "2 peers on this machine or its LAN, none beyond"),
+        (
+            LineFacts(ways=(RTC,), is_reached="no"),
+            "1 peer: 1 rtc; strangers do not get in, and no relay holds a place for this node",
+        ),
+        (LineFacts(has_network=False), "this machine has no network"),
+        (LineFacts(lost=1), "no way any more for 1 session"),
+        (LineFacts(lost=2), "no way any more for 2 sessions"),
+        (
+            LineFacts(bootstraps=(Bootstrap("sn1a", "x:1"), dead("silent", "y:1"))),
+            "none of 2 known addresses answers as it should: y:1: silent",
+        ),
+        (UNTRIED, "1 known address to be dialled, and no answer yet"),
+        (LineFacts(unreached=3), "3 peers to be dialled, and no answer yet"),
+        (replace(UNTRIED, unreached=3), "1 known address to be dialled, and no answer yet"),
+        (LineFacts(unreached=1, quiet_s=LATE), "no answer from 1 peer"),
+        (LineFacts(unreached=3, quiet_s=LATE), "no answer from 3 peers"),
+        (replace(UNTRIED, unreached=3, quiet_s=LATE), "no answer from 3 peers"),
+        (replace(UNTRIED, quiet_s=LATE), "no answer from 1 known address"),
+        (LineFacts(), "no address of another peer is known yet"),
+    ],
+)
+def test_the_facts_are_said_in_words(line: LineFacts, why: str) -> None:
+    assert judge(line).why == why
+
+
+def test_addresses_are_counted_by_what_came_of_them() -> None:
+    working = Bootstrap("sn1a", "x:1", is_connected=True, cause="silent")
+    counted = tally([working, dead("silent"), dead("cut-off"), Bootstrap("sn1a", "x:1")])
+    assert [counted[each] for each in BOOTSTRAP_STATES] == [1, 2, 1]
+
+
+def test_nothing_is_alarming_by_itself() -> None:
+    assert Connectivity("direct", "", "") == Connectivity("direct", "", "", is_alarming=False)
+    assert not judge(LineFacts(has_network=False)).is_alarming
+    assert not judge(LineFacts(bootstraps=(dead("silent"),), lost=0)).is_alarming

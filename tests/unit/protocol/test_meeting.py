@@ -88,8 +88,21 @@ def test_only_the_true_seed_of_the_meeting_key_is_taken_from_members() -> None:
     found = meeting.meeting_identity(meeting.seed_text(MEETING), MEETING.public_key)
     assert found is not None
     assert found.public_key == MEETING.public_key
-    for word in (meeting.seed_text(OTHER), "", "no base64!", "AAAA", "A" * 10_000, 7, None):
+    mixed = f"!{meeting.seed_text(MEETING)}"
+    for word in (mixed, meeting.seed_text(OTHER), "", "no base64!", "AAAA", "A" * 10_000, 7, None):
         assert meeting.meeting_identity(word, MEETING.public_key) is None
+
+
+def test_a_grant_is_for_one_name_and_one_meeting_key_of_one_swarm() -> None:
+    grant = meeting.make_grant("demo", SWARM, MEETING.public_key)
+    assert meeting.open_grant(grant, "demo", SWARM.public_key) == MEETING.public_key
+    for spoiled, name, key in (
+        (grant, "other", SWARM.public_key),
+        (grant, "demo", OTHER.public_key),
+        (OTHER.public_key + grant[32:], "demo", SWARM.public_key),
+    ):
+        with pytest.raises(AuthenticationFailed):
+            meeting.open_grant(spoiled, name, key)
 
 
 def test_a_name_leads_to_places_of_its_own_in_each_network() -> None:
@@ -133,6 +146,94 @@ def test_a_list_counts_with_the_right_signature_and_in_its_time() -> None:
     for damaged in ("", text.partition("signature")[0], "junk\n" + text):
         with pytest.raises(ConfigError):
             meeting.read_entries(damaged, key, NOW)
+
+
+@pytest.mark.parametrize("length", range(20, 240, 20))
+def test_an_item_has_no_room_for_one_hint_more(length: int) -> None:
+    hints = [Hint(hint.peer, f"{'h' * length}:1") for hint in HINTS[: limits.BOOTSTRAP_HINTS_MAX]]
+    sizes = [len(meeting.encode_item(DRAFT, hints[:count])) for count in range(len(hints) + 1)]
+    n_hints = len(meeting.hints_in(meeting.decode_item(meeting.encode_item(DRAFT, hints), NOW)))
+    assert [*sorted({*sizes})] == sizes[: n_hints + 1]
+    if n_hints < len(hints):
+        assert sizes[n_hints] + (sizes[1] - sizes[0]) > meeting.ITEM_BYTES_MAX
+
+
+def test_an_item_that_is_too_large_without_hints_is_none() -> None:
+    with pytest.raises(SwarmNodeError):
+        meeting.encode_item(msgspec.structs.replace(DRAFT, name="n" * meeting.ITEM_BYTES_MAX), [])
+
+
+def test_the_clock_of_an_author_may_be_an_hour_ahead() -> None:
+    assert meeting.decode_item(changed(at=int(NOW) + 3600), NOW).at == NOW + 3600
+    with pytest.raises(SwarmNodeError, match="future"):
+        meeting.decode_item(changed(at=int(NOW) + 3601), NOW)
+
+
+@pytest.mark.parametrize(
+    ("n_alive", "n_there", "is_due"),
+    [
+        (0, 0, True),
+        (1, 0, True),
+        (1, 1, False),
+        (2, 1, False),
+        (3, 1, True),
+        (3, 2, False),
+        (7, 3, True),
+        (7, 4, False),
+        (11, 3, True),  # as of eight, which is as many as an item has
+        (11, 4, False),
+    ],
+)
+def test_an_item_is_good_while_half_of_the_members_that_fit_are_in_it(
+    n_alive: int, n_there: int, is_due: bool
+) -> None:
+    alive, there = HINTS[:n_alive], [*HINTS[:n_there], *HINTS[n_alive:]]
+    item = meeting.decode_item(meeting.encode_item(DRAFT, there), NOW)
+    assert meeting.is_due(item, SWARM.public_key, alive, NOW) == is_due
+
+
+def test_an_item_is_written_anew_when_half_of_its_time_is_over() -> None:
+    item = meeting.decode_item(meeting.encode_item(DRAFT, HINTS[:2]), NOW)
+    for later_s, is_due in ((0.0, False), (299.5, False), (300.0, True)):
+        assert later_s <= meeting.ITEM_FRESH_S / 2
+        assert meeting.is_due(item, SWARM.public_key, HINTS[:2], NOW + later_s) == is_due
+
+
+def test_a_swarm_writes_the_place_that_its_key_says() -> None:
+    slots = [meeting.slot_of(bytes([first, 77]) + bytes(30)) for first in (0, 1, 2, 3, 4, 255)]
+    assert slots == [0, 1, 2, 3, 0, 3]
+
+
+def test_of_a_zone_so_many_records_are_read_and_links_kept_without_zones_and_secrets() -> None:
+    link = SwarmLink("demo", SWARM.public_key, (), b"x" * 200, zones=("a.example",))
+    (found,) = meeting.read_txt([str(link)], "demo", SWARM.public_key)[1]
+    assert found == SwarmLink("demo", SWARM.public_key)
+    many = [str(link)] * (2 * limits.BOOTSTRAP_HINTS_MAX)
+    assert len(meeting.read_txt(many, "demo", b"")[1]) == limits.BOOTSTRAP_HINTS_MAX
+    before = ["v=spf1 -all"] * (limits.TXT_RECORDS_MAX - 1)
+    assert meeting.read_txt([*before, *map(str, HINTS[:2])], "demo", b"") == ([HINTS[0]], [])
+
+
+def test_a_hint_in_a_zone_has_so_many_characters() -> None:
+    text = f"{HINTS[0].peer}@".ljust(limits.HINT_CHARACTERS_MAX, "h")
+    ((hint,), _) = meeting.read_txt([text + "cut"], "demo", b"")
+    assert str(hint) == text
+
+
+def test_a_list_counts_until_the_second_before_it_expires_and_names_so_many_nodes() -> None:
+    key = encode_base32(OTHER.public_key)
+    many = [Hint(HINTS[0].peer, f"192.0.2.1:{port}") for port in range(1, 99)]
+    text = meeting.sign_entries(many, int(NOW) + 60, OTHER)
+    assert meeting.read_entries(text, key, NOW + 59) == many[: limits.ENTRY_NODES_MAX]
+    with pytest.raises(ConfigError, match="expired"):
+        meeting.read_entries(text, key, NOW + 60)
+
+
+def test_a_signature_that_is_no_base64_is_none() -> None:
+    text = meeting.sign_entries(HINTS[:1], int(NOW) + 60, OTHER)
+    for spoiled in (text[:-3] + "\n", text.replace("signature ", "signature !")):
+        with pytest.raises(AuthenticationFailed, match="base64"):
+            meeting.read_entries(spoiled, encode_base32(OTHER.public_key), NOW)
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8:1", "[2600::1]:1"])

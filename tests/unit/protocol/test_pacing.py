@@ -4,8 +4,9 @@ import random
 
 import pytest
 
+from swarmnode import limits
 from swarmnode.errors import ConfigError
-from swarmnode.protocol.pacing import Pacer
+from swarmnode.protocol.pacing import Pacer, pacer_of
 
 
 def paced(speeds, most, fewest):
@@ -86,3 +87,61 @@ def test_a_call_is_heard_at_the_end_of_a_step_of_the_slowest():
     assert pacer.call_s([4.0, 0.5, 0.0]) == 5.0
     assert pacer.call_s([1e9]) == 10.0, "up to an eighth of the fastest one's speed"
     assert pacer.call_s([1e9, 0.5]) == 5.0
+
+
+def measured(most, fewest, step_s=1.0):
+    pacer = Pacer(most, fewest)
+    pacer.note_step(step_s)
+    return pacer
+
+
+def test_the_first_steps_count_alike_and_later_ones_a_sixty_fourth():
+    pacer = Pacer(80, 10)
+    assert pacer.step_s == 0.0
+    for seconds, mean in ((1.0, 1.0), (3.0, 2.0), (5.0, 3.0)):
+        pacer.note_step(seconds)
+        assert pacer.step_s == pytest.approx(mean)
+    for _ in range(61):
+        pacer.note_step(3.0)
+    pacer.note_step(3.0 + 64)
+    assert pacer.step_s == pytest.approx(4.0)
+    pacer.note_step(4.0 + 64)
+    assert pacer.step_s == pytest.approx(5.0)
+
+
+def test_a_round_lasts_as_long_as_the_fastest_needs_for_the_most_steps():
+    assert Pacer(80, 10).round_s([]) == 0.0
+    assert Pacer(80, 10).round_s([0.0, 2.0, 3.0]) == 160.0
+    assert measured(80, 10).round_s([0.0, 2.0]) == 80.0
+    assert measured(80, 10).round_s([0.5]) == 40.0
+
+
+def test_a_step_that_just_fits_is_taken():
+    third = 0.1 + 0.2  # a hair more than it should be
+    assert 9 * 0.1 / third < 3
+    assert measured(9, 1, third).steps([0.1]) == 3
+    assert measured(9, 1, 0.300001).steps([0.1]) == 2
+
+
+def test_a_worker_that_can_take_most_of_the_steps_is_told_all():
+    most = 10
+    enough = round(limits.PACING_EQUAL_SHARE * most)
+    told = [measured(most, 1).told_steps([n / most]) for n in (1, enough - 1, enough, most)]
+    assert told == [1, enough - 1, most, most]
+
+
+@pytest.mark.parametrize(("round_steps", "fewest"), [(80, 10), (16, 2), (15, 1), (1, 1)])
+def test_the_fewest_steps_are_a_share_of_the_settings_and_at_least_one(round_steps, fewest):
+    pacer = pacer_of(round_steps)
+    assert pacer.most == round_steps
+    assert fewest == max(1, int(limits.PACING_FEWEST_SHARE * round_steps))
+    pacer.note_step(1.0)
+    assert pacer.steps([1e-9]) == fewest
+
+
+@pytest.mark.parametrize(("most", "fewest"), [(8, 0), (8, 9), (0, 0)])
+def test_a_round_has_at_least_one_step(most, fewest):
+    with pytest.raises(ConfigError, match="expected 1 <= fewest <= most steps"):
+        Pacer(most, fewest)
+    assert Pacer(8, 8).steps([]) == 8
+    assert Pacer(1, 1).most == 1

@@ -1,5 +1,7 @@
 """Where the swarm is, as each member works it out from what all say."""
 
+import math
+
 import pytest
 
 from swarmnode import limits
@@ -129,3 +131,151 @@ def test_a_liars_pace_counts_as_that_of_a_hundred_members_at_most():
     state = core.state(14.0)
     assert state.others_per_s <= (PACE_TIMES_MAX + 1) * 1000
     assert 0 <= state.others_tokens <= 3000 + 20 * (PACE_TIMES_MAX + 1) * 1000
+
+
+# --- to the token --------------------------------------------------------------------------------
+
+
+def follows(**report):
+    """A core that has heard of a member with 1,000 tokens a second at 10 s."""
+    core = SwarmProgressCore(ANNA)
+    core.note({ANNA: said(500), BERT: said(1000, **report)}, 1500, 10.0)
+    return core
+
+
+def hear(core, tokens, now, **report):
+    """Hear its counter again; return how far it is believed to be, and at which pace."""
+    core.note({ANNA: said(500), BERT: said(tokens, **report)}, 500 + tokens, now)
+    state = core.state(now)
+    return state.others_tokens, state.others_per_s
+
+
+@pytest.mark.parametrize(
+    ("steps", "step_time_s", "per_s"), [(10, 0.1, 1000), (1, 0.1, 10_000), (0, 0.1, 0), (10, 0, 0)]
+)
+def test_the_first_pace_is_what_a_member_says_of_its_steps(steps, step_time_s, per_s):
+    report = said(1000, steps=steps, step_time_s=step_time_s)
+    assert report.claimed_per_s == pytest.approx(per_s)
+    core = SwarmProgressCore(ANNA)
+    core.note({BERT: report}, 1000, 10.0)
+    assert core.state(10.0).others_per_s == pytest.approx(per_s)
+
+
+def test_who_said_no_pace_at_first_has_the_one_that_it_says_later():
+    core = follows(step_time_s=0.0)
+    assert core.state(12.0).others_per_s == 0
+    assert hear(core, 1000, 12.0)[1] == 1000
+
+
+@pytest.mark.parametrize(("heard_at", "ahead_s"), [(8.0, 2.0), (10.0, 0.0), (12.0, 0.0)])
+def test_a_counter_is_as_old_as_when_it_was_heard_and_never_of_the_future(heard_at, ahead_s):
+    state = follows(heard_at=heard_at).state(10.0)
+    assert state.others_tokens == pytest.approx(1000 + 1000 * ahead_s)
+    assert (state.others_counted, state.own_tokens) == (1000, 500)
+
+
+def test_a_clock_that_stands_still_takes_nothing_back():
+    assert follows().state(9.0).others_tokens == 1000
+
+
+def test_what_is_a_little_late_evens_out_and_pace_is_a_mean_of_the_measured_ones():
+    tokens, per_s = hear(follows(), 2600, 12.0)  # 400 behind where it should be
+    assert per_s == pytest.approx(0.7 * 1000 + 0.3 * 800)
+    assert tokens == pytest.approx(2600 + 0.7 * 400)
+
+
+@pytest.mark.parametrize(("now", "per_s"), [(11.0, 0.7 * 1000 + 0.3 * 600), (10.999, 1000)])
+def test_reports_less_than_a_second_apart_measure_no_pace(now, per_s):
+    assert hear(follows(), 1600, now)[1] == pytest.approx(per_s)
+
+
+@pytest.mark.parametrize(
+    ("beyond", "believed"), [(3000, 2400), (3001, 4501), (-500, 1500), (-400, 1100 + 0.7 * 400)]
+)
+def test_up_to_three_seconds_of_its_pace_are_lateness_and_more_is_a_leap(beyond, believed):
+    assert hear(follows(), 1500 + beyond, 10.5)[0] == pytest.approx(believed)
+
+
+def test_no_pace_is_measured_or_said_beyond_a_hundred_medians():
+    core = SwarmProgressCore(ANNA)
+    fast = {ANNA: said(1000), BERT: said(10**12, step_time_s=1e-9)}
+    core.note(fast, 1000, 10.0)
+    assert core.state(10.0).others_per_s == PACE_TIMES_MAX * 1000
+    core.note({ANNA: said(1000), BERT: said(10**13, step_time_s=1e-9)}, 1000, 12.0)
+    assert core.state(12.0).others_per_s == pytest.approx(PACE_TIMES_MAX * 1000)
+    core.note({ANNA: said(1000, step_time_s=0.2), BERT: fast[BERT]}, 1000, 13.0)
+    assert core.state(13.0).others_per_s == pytest.approx(PACE_TIMES_MAX * 500), "the lower one"
+
+
+def test_members_that_say_no_pace_are_none_of_those_it_is_measured_by():
+    core = SwarmProgressCore(ANNA)
+    silent = {PeerId(bytes([n]) * 32): said(0, step_time_s=0.0) for n in range(10, 15)}
+    core.note({ANNA: said(1000), BERT: said(1000), **silent}, 2000, 10.0)
+    assert core.state(10.0).others_per_s == 1000
+
+
+def test_what_was_measured_bounds_the_others_and_not_what_is_said_later():
+    core = SwarmProgressCore(ANNA)
+    liar = said(10**12, step_time_s=1e-9)
+    core.note({BERT: said(1000), CLEO: liar}, 1000, 10.0)
+    faster = said(10**13, step_time_s=1e-9)
+    core.note({BERT: said(1000, step_time_s=1e-6), CLEO: faster}, 1000, 12.0)
+    assert core.state(12.0).others_per_s == pytest.approx((1 + PACE_TIMES_MAX) * 1000)
+
+
+def test_the_slowest_pace_bounds_others_too():
+    core = SwarmProgressCore(ANNA)
+    core.note({ANNA: said(1, steps=1, step_time_s=2.0), BERT: said(10**12)}, 0, 10.0)
+    assert core.state(10.0).others_per_s == PACE_TIMES_MAX * 0.5
+
+
+def test_no_member_is_before_the_beginning():
+    core = SwarmProgressCore(ANNA)
+    core.note({ANNA: said(500), BERT: said(0)}, 0, 10.0)
+    state = core.state(10.0)
+    assert (state.others_counted, state.others_tokens, state.tokens) == (0, 0.0, 500.0)
+
+
+def test_a_node_is_a_member_before_it_has_said_so():
+    core = SwarmProgressCore(ANNA)
+    assert (core.state(10.0).members, core.state(10.0).members_per_token) == (1.0, 0.0)
+    core.note({BERT: said(1000)}, 1000, 10.0)
+    assert (core.state(10.0).members, core.state(10.0).members_per_token) == (2.0, 0.0)
+
+
+def test_who_has_never_trained_is_no_member_and_one_that_goes_on_is_one_again():
+    core = follows(training=False)
+    assert core.state(10.0).members == 1.0
+    hear(core, 1000, 11.0)
+    assert core.state(11.0).members == 2.0
+    hear(core, 1000, 12.0, training=False)
+    hear(core, 1000, 13.0, training=False)
+    assert core.state(12.0 + limits.MEMBERS_RAMP_S / 4).members == 1.75, "since it rests"
+    hear(core, 1000, 14.0)
+    assert core.state(14.0).members == 2.0
+
+
+def test_a_member_that_counted_half_falls_from_a_half():
+    core = follows(ramp=(1000.0, 2000.0))
+    assert core.state(10.0).members == pytest.approx(1.5)
+    core.note({ANNA: said(500)}, 1500, 10.0)
+    assert core.state(10.0 + limits.MEMBERS_RAMP_S / 4).members == pytest.approx(1 + 0.5 * 0.75)
+    assert core.state(10.0 + 9 * limits.MEMBERS_RAMP_S).members == 1.0
+
+
+def test_what_was_measured_of_a_member_is_kept_while_it_still_counts():
+    last = 12.0 + limits.MEMBERS_RAMP_S
+    for now, per_s in ((last, 940), (math.nextafter(last, 99.0), 1000)):
+        core = follows()
+        assert hear(core, 2600, 12.0)[1] == pytest.approx(940)
+        for gone_at in (12.0, now):
+            core.note({ANNA: said(500)}, 3100, gone_at)
+        assert hear(core, 2600, now)[1] == pytest.approx(per_s)
+
+
+def test_the_ramp_of_a_newcomer_counts_its_own_pace_too():
+    core = SwarmProgressCore(CLEO)
+    core.note({CLEO: said(0, steps=0), BERT: said(90_000, heard_at=10.0)}, 90_000, 10.0)
+    begin, end = core.ramp(500.0, 10.0)
+    assert begin == pytest.approx(90_000 + 1500 * limits.MEMBERS_RAMP_DELAY_S)
+    assert end == pytest.approx(begin + 1500 * limits.MEMBERS_RAMP_S)

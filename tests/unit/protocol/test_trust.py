@@ -16,7 +16,6 @@ from swarmnode.protocol.trust import (
     Counts,
     Seen,
     Trust,
-    trimmed_median,
 )
 
 PEER = PeerId(b"\x11" * 32)
@@ -109,6 +108,68 @@ def test_each_kind_of_harm_costs_what_it_is_worth(kind: Seen, contacts: int) -> 
     book = seen(trust(), PEER, *[kind] * contacts)
     same = seen(trust(), PEER, *[Seen.REFUSED] * (3 if kind in (Seen.FAULTY, Seen.COPY) else 1))
     assert book.weight(PEER, 0.0) == pytest.approx(same.weight(PEER, 0.0))
+
+
+def known(good: float, bad: float, whom: PeerId = PEER, at_unix_s: float = 0.0) -> bytes:
+    """A record of an earlier life."""
+    return RECORD.pack(whom, at_unix_s, good, bad, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "good", "bad"),
+    [
+        ([Seen.USEFUL], 1.0, 0.0),
+        ([Seen.REFUSED], 0.0, 1.0),
+        ([Seen.REFUSED] * 2, 0.0, 1.875),
+        ([Seen.USEFUL, Seen.REFUSED], 0.875, 1.0),
+        ([Seen.REFUSED, Seen.USEFUL, Seen.USEFUL], 1.875, 0.765625),
+        ([Seen.FAULTY], 0.0, 2.640625),
+        ([Seen.USEFUL, Seen.COPY], 0.669921875, 2.640625),
+    ],
+)
+def test_each_contact_leaves_seven_eighths_of_what_was_known(
+    kinds: list[Seen], good: float, bad: float
+) -> None:
+    book = seen(trust(), PEER, *kinds)
+    for n_half_lives in (-1, 0, 1, 2):
+        left = 0.5 ** max(0, n_half_lives)
+        weight = (left * good + 2) / (left * (good + bad) + 4)
+        now = n_half_lives * HALF_LIFE_S
+        assert book.own_weight(PEER, now) == pytest.approx(weight)
+        assert book.weight(PEER, now) == pytest.approx(weight)
+        assert book.chance(PEER, now) == pytest.approx(min(1.0, (2 * weight) ** 3))
+
+
+def test_what_is_seen_later_is_added_to_what_is_left() -> None:
+    book = seen(trust(), PEER, Seen.REFUSED)
+    seen(book, PEER, Seen.REFUSED, now=HALF_LIFE_S)
+    assert book.own_weight(PEER, HALF_LIFE_S) == pytest.approx(2 / (4 + 0.5 * 0.875 + 1))
+
+
+def test_a_peer_is_left_out_below_a_quarter_and_spoken_of_below_what_rounds_to_neutral() -> None:
+    book, others = trust(), [peer(number) for number in range(1, 8)]
+    book.restore([known(0.0, 4.0), known(0.0, 4.25, others[0])], 0.0, 0.0)
+    assert book.left_out([PEER, *others], 0.0) == {others[0]}
+    assert book.left_out([PEER, others[0]], 0.0) == frozenset(), "of two none"
+    book = trust()
+    book.restore([known(2.5, 3.5)], 0.0, 0.0)
+    assert (book.below_neutral(0.0), book.worst(0.0, 9), book.verdicts(0.0)) == (0, {}, {})
+    book.restore([known(2.5, 3.75)], 0.0, 0.0)
+    assert book.worst(0.0, 9) == {PEER: 4.5 / 10.25}
+    assert (book.below_neutral(0.0), book.verdicts(0.0)) == (1, {PEER: 4})
+
+
+def test_all_contacts_are_counted_together_and_none_beyond_what_a_record_holds() -> None:
+    book = trust()
+    assert Counts() == Counts(useful=0, refused=0, slow=0, copied=0)
+    seen(book, PEER, *Seen)
+    seen(book, peer(1), Seen.USEFUL, Seen.USEFUL)
+    assert book.seen_total == {"useful": 3, "refused": 1, "faulty": 1, "slow": 1, "copy": 1}
+    most = 2**32 - 1
+    book.restore([RECORD.pack(PEER, 0.0, 0.0, 0.0, most, most - 2, 7, most)], 0.0, 0.0)
+    seen(book, PEER, *Seen)
+    assert book.counts(PEER) == Counts(most, most, 8, most)
+    assert len(book.records(0.0, 0.0)) == 2
 
 
 def test_what_was_seen_is_counted() -> None:
@@ -224,11 +285,92 @@ def test_no_more_is_said_than_a_record_holds_and_the_worst_first() -> None:
     assert book.worst(0.0, 1)[peer(39)] == book.own_weight(peer(39), 0.0)
 
 
-def test_the_median_is_of_what_is_left_between_the_ends() -> None:
-    assert trimmed_median([]) == NEUTRAL
-    assert trimmed_median([0.1]) == 0.1
-    assert trimmed_median([0.0, 0.5, 0.5, 0.5]) == 0.5
-    assert trimmed_median([0.0, 0.2, 0.3, 0.5, 0.5]) == 0.3
+@pytest.mark.parametrize(
+    ("said", "n_silent", "heard"),
+    [
+        ([], 3, NEUTRAL),
+        ([0.1], 0, 0.1),
+        ([0.0], 1, 0.25),
+        ([0.0], 2, NEUTRAL),
+        ([0.0], 3, NEUTRAL),
+        ([0.0, 0.2, 0.3], 2, 0.3),
+        ([0.0, 0.1, 0.2], 1, 0.15),
+        ([-9.0, -8.0, 9.0], 0, 0.0),
+        ([-9.0, 8.0, 9.0], 0, NEUTRAL),
+    ],
+)
+def test_what_is_heard_is_the_median_of_all_voters_and_silence_is_neutral(
+    said: list[float], n_silent: int, heard: float
+) -> None:
+    book = trust()
+    voters = met(book, range(1, 1 + len(said) + n_silent))
+    for voter, weight in zip(voters, said, strict=False):
+        book.told(voter, {PEER: weight})
+    assert book.heard_of(PEER) == pytest.approx(heard)
+    assert book.weight(PEER, 0.0) == pytest.approx(2 / (4 + 3 * (1 - heard / NEUTRAL)))
+
+
+def test_a_voter_has_no_say_on_itself_and_is_not_counted_as_silent_there() -> None:
+    book = trust()
+    one, *others = met(book, range(1, 5))
+    for voter in others[:2]:
+        book.told(voter, {one: 0.0})
+    assert book.heard_of(one) == 0.0, "two of three"
+    book.told(one, {one: 0.0, PEER: 0.0})
+    assert (book.heard_of(one), book.heard_of(PEER)) == (0.0, NEUTRAL)
+
+
+def test_what_one_says_no_more_leaves_what_others_say() -> None:
+    book = trust()
+    first, second = met(book, range(1, 3))
+    for voter in (first, second):
+        book.told(voter, {PEER: 0.0})
+    book.told(first, {})
+    assert book.heard_of(PEER) == 0.25
+    book.told(second, {})
+    assert book.heard_of(PEER) == NEUTRAL
+
+
+def test_of_one_word_so_many_verdicts_count() -> None:
+    book, most = trust(), limits.STATE_VERDICTS_PER_AUTHOR_MAX
+    (voter,) = met(book, range(1, 2))
+    book.told(voter, {peer(100 + number): 0.0 for number in range(most + 1)})
+    heard = [book.heard_of(peer(100 + number)) for number in range(most + 1)]
+    assert heard == [0.0] * most + [NEUTRAL]
+
+
+def test_words_of_strangers_are_kept_as_long_as_there_is_room() -> None:
+    book = trust(peers_max=3)
+    met(book, range(1, 2))
+    for number in (7, 8, 9):
+        book.told(peer(number), {PEER: 0.0})
+    book.told(peer(10), {PEER: 0.0})
+    book.told(peer(1), {PEER: 0.0})
+    assert book.heard_of(PEER) == 0.0, "a peer that is known is always heard"
+    met(book, range(10, 11))
+    assert book.heard_of(PEER) == 0.25, "this one came too late"
+    met(book, range(7, 8))
+    assert book.heard_of(PEER) == 0.0
+
+
+def test_who_is_forgotten_has_no_vote() -> None:
+    book = trust(peers_max=2)
+    voters = met(book, range(1, 3))
+    book.told(voters[0], {PEER: 0.0})
+    assert book.heard_of(PEER) == 0.25
+    seen(book, peer(3), Seen.REFUSED)
+    assert book.heard_of(PEER) == NEUTRAL
+
+
+def test_as_much_good_as_bad_is_no_vote() -> None:
+    book = trust()
+    book.restore([RECORD.pack(peer(1), 0.0, 1.5, 1.5, 2, 2, 0, 0)], 0.0, 0.0)
+    book.told(peer(1), {PEER: 0.0})
+    assert book.heard_of(PEER) == NEUTRAL
+    seen(book, peer(1), Seen.USEFUL)
+    assert book.heard_of(PEER) == 0.0
+    seen(book, peer(1), Seen.FAULTY)
+    assert book.heard_of(PEER) == NEUTRAL
 
 
 # --- what is kept ----------------------------------------------------------------------------
@@ -272,6 +414,41 @@ def test_a_record_that_no_node_writes_is_left_out(record: bytes) -> None:
     good = seen(trust(), peer(1), Seen.USEFUL).records(0.0, 0.0)
     assert book.restore([record, *good], 0.0, 0.0) == 1
     assert len(book) == 1
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "is_one"),
+    [
+        (0.0, 0.0, True),
+        (4.0, 4.0, True),
+        (4.0, 4.25, False),
+        (-0.5, 1.0, False),
+        (1.0, -0.5, False),
+    ],
+)
+def test_a_record_says_no_more_than_can_be_seen(good: float, bad: float, is_one: bool) -> None:
+    book = trust()
+    assert book.restore([known(good, bad)] * 2, 0.0, 0.0) == (0 if is_one else 2)
+    assert len(book) == is_one
+
+
+def test_a_record_is_as_old_as_it_says_and_ten_half_lives_at_the_most() -> None:
+    for age_s, left in ((0.0, 1.0), (HALF_LIFE_S, 0.5), (1e9, 2**-10)):
+        book = trust()
+        book.restore([known(0.0, 4.0, at_unix_s=2e9 - age_s)], 70.0, 2e9)
+        assert book.own_weight(PEER, 70.0) == pytest.approx(2 / (4 + 4 * left), rel=1e-12)
+
+
+def test_of_records_of_one_peer_the_last_counts_and_it_was_changed_last() -> None:
+    book = trust(peers_max=2)
+    assert book.restore([known(1.0, 0.0), known(1.0, 0.0, peer(1))], 0.0, 0.0) == 0
+    book.restore([known(0.0, 1.0, peer(1))], 0.0, 0.0)
+    assert (len(book), book.own_weight(peer(1), 0.0)) == (2, 0.4)
+    book.restore([known(0.0, 1.0)], 0.0, 0.0)
+    assert [record[:32] for record in book.records(0.0, 0.0)] == [peer(1), PEER]
+    seen(book, peer(2), Seen.USEFUL)
+    assert [record[:32] for record in book.records(0.0, 0.0)] == [PEER, peer(2)]
+    assert [record[:32] for record in book.take_changed(0.0, 0.0)] == [peer(2)], "none was read"
 
 
 def test_a_clock_that_went_back_makes_nothing_older_or_younger_than_now() -> None:

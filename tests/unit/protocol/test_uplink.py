@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
 import pytest
 
+from swarmnode import limits
 from swarmnode.protocol.uplink import (
     Delays,
     Line,
@@ -281,3 +283,223 @@ def test_headers_count() -> None:
     assert on_the_wire(1_400_000) == 1_452_000
     assert receipts(100) == 0
     assert receipts(1_400_000) == 26_000
+
+
+# --- one line, to the byte -----------------------------------------------------------------------
+
+THIN = 8_192.0  # bytes/s: a turn of 4 KiB takes half a second, and 16 KiB may pass at once
+TURN_BYTES, TURN_S = 4 * limits.KIB, 0.5
+WAITS_S = 4 * TURN_S
+BURST_BYTES = 16 * limits.KIB
+
+
+def thin() -> Line:
+    line = Line()
+    line.limit(THIN)
+    return line
+
+
+def test_a_line_without_a_rate_only_counts() -> None:
+    line = Line()
+    line.spend(10**9, 0.0, Purpose.RELAYING)
+    line.spend(7, 0.0)
+    line.count(5, Purpose.SNAPSHOTS)
+    assert line.total_bytes == 10**9 + 12
+    assert line.by_purpose() == {"exchange": 0, "relaying": 10**9, "snapshots": 5, "state": 7}
+    assert not line.is_limited
+    assert line.debt_s(0.0) == 0.0
+    assert [line.free_at(0.0, each, waiter=each) for each in Purpose] == [0.0] * 4
+    assert line.window_bytes == limits.BULK_WINDOW_BYTES
+    assert line.turn_bytes_max() == limits.FRAME_DATA_BYTES_MAX
+
+
+def test_a_limit_is_there_until_it_is_taken_away() -> None:
+    line = thin()
+    assert (line.is_limited, line.rate_bytes_per_s) == (True, THIN)
+    line.limit(0.0)
+    assert (line.is_limited, line.rate_bytes_per_s) == (False, 0.0)
+    line.yielding = Yielding()
+    assert line.is_limited
+
+
+@pytest.mark.parametrize(
+    ("rate", "at_once"), [(1_000.0, BURST_BYTES), (THIN, BURST_BYTES), (400_000.0, 100_000)]
+)
+def test_a_quarter_of_a_second_passes_at_once_and_then_what_is_owed_is_paid(
+    rate: float, at_once: int
+) -> None:
+    line = Line()
+    line.limit(rate)
+    line.spend(at_once, 1.0)
+    assert (line.free_at(1.0), line.debt_s(1.0)) == (1.0, 0.0)
+    line.pay(1_000, 1.0)
+    assert line.total_bytes == at_once
+    assert line.debt_s(1.0) == pytest.approx(1_000 / rate, abs=1e-5)
+    assert line.free_at(1.0) == pytest.approx(1.0 + 1_000 / rate, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rate", "turn_bytes", "window_bytes"),
+    [
+        (THIN, TURN_BYTES, limits.STREAM_WINDOW_BYTES),
+        (50_000.0, 5_000, limits.STREAM_WINDOW_BYTES),
+        (500_000.0, 50_000, 500_000),
+        (1e9, limits.FRAME_DATA_BYTES_MAX, limits.BULK_WINDOW_BYTES),
+    ],
+)
+def test_turns_and_windows_are_as_large_as_the_rate_allows(
+    rate: float, turn_bytes: int, window_bytes: int
+) -> None:
+    line = Line()
+    line.limit(rate)
+    assert (line.turn_bytes_max(), line.window_bytes) == (turn_bytes, window_bytes)
+
+
+def test_what_leads_over_the_uplink_is_held_by_the_lower_of_both_rates() -> None:
+    line = thin()
+    line.yielding = Yielding()
+    assert line.turn_bytes_max(is_far=True) == TURN_BYTES, "no way was measured"
+    line.note(1, Delays(0.04, 0.04, 0), 0.0)
+    assert line.turn_bytes_max() == TURN_BYTES
+    assert line.turn_bytes_max(is_far=True) == line.yielding.turn_bytes_max < TURN_BYTES
+    line.spend(line.yielding.turn_bytes_max, 0.0)
+    line.spend(line.yielding.turn_bytes_max + 640, 0.0, is_far=True)
+    assert line.free_at(0.0) == 0.0
+    assert line.free_at(0.0, is_far=True) == pytest.approx(0.01, abs=1e-5)
+    line.spend(BURST_BYTES, 0.0)
+    assert line.free_at(0.0, is_far=True) == line.free_at(0.0) > 0.6
+
+
+def test_waits_of_several_sessions_count_once() -> None:
+    line = Line()
+    for now, until, total_s in (
+        (0.0, 2.0, 2.0),
+        (1.0, 3.0, 3.0),
+        (0.0, 1.0, 3.0),
+        (10.0, 12.0, 5.0),
+        (20.0, 19.0, 5.0),
+        (19.5, 21.0, 6.0),
+    ):
+        line.note_wait(now, until)
+        assert line.throttled_s == total_s
+
+
+# --- who is next ---------------------------------------------------------------------------------
+
+
+def two_that_wait() -> Line:
+    """Snapshots have had their share, and exchanges have just begun, where they are."""
+    line = thin()
+    assert line.free_at(0.0, Purpose.SNAPSHOTS) == 0.0
+    line.spend(1_000, 0.0, Purpose.SNAPSHOTS)
+    assert line.free_at(0.0, Purpose.EXCHANGE) == 0.0
+    return line
+
+
+def test_who_has_had_less_of_its_share_goes_first_and_the_other_asks_again_in_half_a_turn() -> None:
+    line = two_that_wait()
+    assert line.free_at(0.0, Purpose.SNAPSHOTS) == 0.0, "both have had as much"
+    line.spend(7_992, 0.0, Purpose.EXCHANGE)  # an eighth of it counts
+    assert line.free_at(0.0, Purpose.SNAPSHOTS) == 0.0
+    line.spend(1_000, 0.0, Purpose.SNAPSHOTS)
+    assert line.free_at(0.0, Purpose.SNAPSHOTS) == TURN_S / 2
+    assert line.free_at(0.0, Purpose.EXCHANGE) == 0.0
+
+
+def test_a_purpose_waits_for_four_turns_after_it_asked() -> None:
+    line = two_that_wait()
+    line.spend(1_000, 0.0, Purpose.SNAPSHOTS)
+    assert line.free_at(WAITS_S, Purpose.SNAPSHOTS) == WAITS_S + TURN_S / 2
+    assert line.free_at(math.nextafter(WAITS_S, 9.0), Purpose.SNAPSHOTS) < WAITS_S + TURN_S / 2
+    line = two_that_wait()
+    line.spend(BURST_BYTES + TURN_BYTES - 1_000, 0.0, Purpose.STATE)
+    paid_at = line.free_at(0.0, Purpose.EXCHANGE)
+    assert paid_at == pytest.approx(TURN_S, abs=1e-5)
+    line.spend(1_000, 0.0, Purpose.SNAPSHOTS)
+    last = paid_at + WAITS_S
+    assert line.free_at(last, Purpose.SNAPSHOTS) > last, "from when it could have passed"
+
+
+def test_who_comes_back_begins_where_the_others_are() -> None:
+    line = thin()
+    line.free_at(0.0, Purpose.SNAPSHOTS)
+    line.free_at(0.0, Purpose.EXCHANGE)
+    line.spend(8 * 500, 0.0, Purpose.EXCHANGE)
+    line.spend(400, 0.0, Purpose.SNAPSHOTS)
+    for _ in range(2):  # it is still there, and is not taken for one that comes
+        assert line.free_at(WAITS_S, Purpose.EXCHANGE) > WAITS_S
+    later = 3 * WAITS_S
+    assert line.free_at(later, Purpose.SNAPSHOTS) == later
+    line.spend(9_000, later, Purpose.SNAPSHOTS)
+    line.free_at(later, Purpose.EXCHANGE)
+    line.spend(8, later, Purpose.EXCHANGE)  # now a byte ahead, with no credit for its rest
+    assert line.free_at(later, Purpose.EXCHANGE) > later
+    assert line.free_at(later, Purpose.SNAPSHOTS) == later
+
+
+def test_who_comes_when_the_last_turn_of_another_ends_begins_where_that_one_is() -> None:
+    line = thin()
+    line.free_at(0.0, Purpose.SNAPSHOTS)
+    line.spend(1_000, 0.0, Purpose.SNAPSHOTS)
+    line.free_at(WAITS_S, Purpose.EXCHANGE)
+    line.spend(8, WAITS_S, Purpose.EXCHANGE)
+    assert line.free_at(WAITS_S, Purpose.EXCHANGE) > WAITS_S
+
+
+def owing(*waiters: str) -> tuple[Line, float]:
+    """A line in debt, and when it is free again for those that wait, in this order."""
+    line = thin()
+    line.spend(BURST_BYTES + TURN_BYTES, 0.0, Purpose.EXCHANGE)
+    free_at = 0.0
+    for waiter in waiters:
+        free_at = line.free_at(0.0, waiter=waiter)
+    return line, free_at
+
+
+def test_each_has_one_turn_and_then_it_is_the_next_ones() -> None:
+    line, free_at = owing("first", "second")
+    assert line.free_at(free_at, waiter="second") == free_at + TURN_S / 2
+    assert line.free_at(free_at, waiter="first") == free_at
+    line.spend(TURN_BYTES, free_at, Purpose.EXCHANGE)
+    next_at = line.free_at(free_at, waiter="first")
+    assert line.free_at(next_at, waiter="first") == next_at + TURN_S / 2
+    assert line.free_at(next_at, waiter="second") == next_at
+
+
+def test_who_waits_no_more_is_in_no_ones_way() -> None:
+    line, free_at = owing("first")
+    line.wait_no_more("stranger", Purpose.EXCHANGE)
+    line.wait_no_more("first", Purpose.SNAPSHOTS)
+    assert line.free_at(free_at, waiter="second") > free_at
+    line.wait_no_more("first", Purpose.EXCHANGE)
+    assert line.free_at(free_at, waiter="second") == free_at
+
+
+def test_who_does_not_come_for_four_turns_is_gone() -> None:
+    line, free_at = owing("first")
+    last = free_at + WAITS_S
+    assert line.free_at(last, waiter="second") > last
+    after = math.nextafter(last, 9.0)
+    assert line.free_at(after, waiter="second") == after
+    line, free_at = owing("first")
+    assert line.free_at(last + 1, waiter="second") == last + 1
+    assert line.free_at(last + 1, waiter="first") == last + 1
+
+
+def test_who_has_no_name_holds_no_other_up_and_waits_for_none() -> None:
+    line, free_at = owing("first")
+    assert line.free_at(free_at) == free_at
+    line = thin()
+    line.spend(BURST_BYTES + TURN_BYTES, 0.0, Purpose.EXCHANGE)
+    free_at = line.free_at(0.0)
+    assert line.free_at(free_at, waiter="second") == free_at
+
+
+def test_who_still_waits_for_a_former_rate_holds_no_other_up_until_then() -> None:
+    line, free_at = owing("first")
+    line.limit(100 * THIN)
+    assert line.free_at(free_at - 0.1, waiter="second") == free_at - 0.1
+    line, free_at = owing("first")
+    line.limit(100 * THIN)
+    now = free_at - 0.0005  # timers are no more exact than that
+    assert line.free_at(now, waiter="second") > now

@@ -141,6 +141,62 @@ def test_until_is_when_the_last_hold_ends() -> None:
     assert verdict.until_unix_s == FRIDAY_NOON + 3600
 
 
+def test_by_default_battery_and_a_metered_line_hold_and_nothing_else_does() -> None:
+    assert decide(BAD, Rules()).reasons == ("battery", "metered")
+    assert decide(replace(BAD, user_quiet_s=0.0), Rules(on_battery=False)).reasons == ("metered",)
+    least = Rules(quota_bytes=1, disk_bytes=20 * GB, ram_bytes=1)
+    assert decide(Readings(disk_bytes=20 * GB), least).may_train, "nothing was seen"
+
+
+def test_at_a_fifth_of_the_gpu_others_are_busy() -> None:
+    verdict = decide(Readings(gpu_others_share=0.2))
+    assert verdict.reasons == ("gpu-busy",)
+    assert "others use 20% of the GPU" in verdict.sentence()
+    assert decide(Readings(gpu_others_share=0.2), replace(STRICT, when_gpu_busy=False)).may_train
+
+
+@pytest.mark.parametrize(
+    ("reason", "relays"),
+    [("schedule", False), ("metered", False), ("quota", False), ("battery", True), ("user", True)],
+)
+def test_outside_of_the_schedule_and_where_bytes_are_dear_nothing_is_relayed(
+    reason: str, relays: bool
+) -> None:
+    readings = {
+        "schedule": CALM,
+        "metered": Readings(metered=True),
+        "quota": Readings(month_bytes=100 * GB),
+        "battery": Readings(on_battery=True),
+        "user": Readings(user_quiet_s=0.0),
+    }[reason]
+    wall = FRIDAY_NOON + 8 * 3600 * (reason == "schedule")
+    verdict = decide(readings, wall=wall)
+    assert (verdict.reasons, verdict.may_relay) == ((reason,), relays)
+    assert decide(CALM).may_relay
+
+
+def test_a_hold_says_when_it_ends_as_time_goes_on() -> None:
+    policy = Policy(STRICT)
+    seen = Readings(gpu_others_share=0.5, worker_bytes=9 * GB)
+    policy.decide(seen, 100.0, FRIDAY_NOON)
+    holds = policy.decide(CALM, 110.0, FRIDAY_NOON + 10).holds
+    ends = {hold.reason: hold.until_unix_s for hold in holds}
+    assert ends == {"gpu-busy": FRIDAY_NOON + GPU_QUIET_S, "memory": FRIDAY_NOON + MEMORY_PAUSE_S}
+
+
+def test_where_no_snapshot_is_to_come_none_is_spoken_of() -> None:
+    said = decide(Readings(disk_bytes=21 * GB)).sentence()
+    assert said == "files of this node take 21 GB of 20 GB: raise `disk`, or leave a swarm"
+
+
+def test_a_hold_is_said_with_its_end_where_there_is_one() -> None:
+    said = decide(Readings(on_battery=True, user_quiet_s=0.0)).sentence(UTC)
+    assert said == (
+        "this machine runs on battery; also this machine is in use"
+        " (it has to be quiet for 10 min), until Fri 20 Nov 12:10"
+    )
+
+
 # --- by hand ------------------------------------------------------------------------------
 
 
@@ -187,6 +243,12 @@ def test_a_clock_that_was_wrong_does_not_stretch_a_pause() -> None:
     assert verdict.until_unix_s == FRIDAY_NOON + 7200
 
 
+@pytest.mark.parametrize("kept", [ManualPause(FRIDAY_NOON, None), ManualPause(None, 7200)])
+def test_a_pause_of_which_only_a_part_was_kept_has_no_end(kept: ManualPause) -> None:
+    verdict = Policy(Rules(), kept).decide(CALM, 0.0, FRIDAY_NOON + 1e6)
+    assert (verdict.reason, verdict.until_unix_s) == ("manual", None)
+
+
 def test_resume_ends_what_was_said_by_hand_only() -> None:
     policy = Policy(STRICT)
     policy.pause(FRIDAY_NOON)
@@ -209,8 +271,10 @@ def test_finishing_holds_whatever_is_resumed() -> None:
 def test_a_busy_gpu_has_to_be_quiet_for_a_while() -> None:
     policy = Policy(STRICT)
     busy, quiet = Readings(gpu_others_share=0.9), Readings(gpu_others_share=0.0)
-    policy.decide(busy, 0.0, FRIDAY_NOON)
-    assert policy.decide(quiet, GPU_QUIET_S - 1, FRIDAY_NOON).reason == "gpu-busy"
+    assert "others use 90% of the GPU" in policy.decide(busy, 0.0, FRIDAY_NOON).sentence()
+    waiting = policy.decide(quiet, GPU_QUIET_S - 1, FRIDAY_NOON)
+    assert waiting.reason == "gpu-busy"
+    assert "others used the GPU a moment ago" in waiting.sentence(), "not that they use 0%"
     assert policy.decide(quiet, GPU_QUIET_S, FRIDAY_NOON).may_train
 
 

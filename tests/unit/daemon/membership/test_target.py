@@ -74,3 +74,15 @@ def test_a_swarm_without_a_recipe_never_ends(tmp_path):
 def test_a_body_of_another_kind_is_no_extension():
     with pytest.raises(MalformedMessage):
         open_extension("QUJD", SWARM_KEY.public_key)
+
+
+def test_an_extension_is_read_as_it_was_signed_and_with_nothing_between():
+    text = signed(5000)
+    assert open_extension(text, SWARM_KEY.public_key) == Extension(5000, 0)
+    for spoiled in (f"!{text}", f"{text[:40]} {text[40:]}"):
+        with pytest.raises(MalformedMessage, match="as base64"):
+            open_extension(spoiled, SWARM_KEY.public_key)
+    with pytest.raises(MalformedMessage, match="got 63 bytes"):
+        open_extension("A" * 84, SWARM_KEY.public_key)
+    with pytest.raises(AuthenticationFailed):  # a signature alone
+        open_extension("A" * 84 + "AA==", SWARM_KEY.public_key)
