@@ -278,7 +278,7 @@ def test_pieces_of_a_fragment_lie_in_it_and_in_the_vector() -> None:
 
 def test_the_layout_of_a_fragment_has_the_parts_of_tensors_that_are_in_it() -> None:
     layout = Layout.of([("a", (2, 5), "float32"), ("b", (6,), "float16"), ("c", (4,), "float32")])
-    found = layout_of(Fragment(((0, 3), (8, 12), (16, 20))), layout)
+    found = layout_of(Fragment(((0, 3), (8, 10), (12, 14), (16, 20))), layout)
     assert [(spec.name, spec.shape, spec.dtype) for spec in found.specs] == [
         ("0/a", (3,), "float32"),
         ("1/a", (2,), "float32"),
@@ -301,6 +301,13 @@ def test_fast_weights_are_those_of_so_many_steps_after_the_fragment_was_sent() -
     assert flights.end(0).tolist() == [9, 9]
     assert flights.end(1).tolist() == [10, 10]
     assert flights.end(2).tolist() == [], "it was never sent"
+
+
+def test_what_is_sent_before_the_first_step_is_of_step_0() -> None:
+    flights, x = Flights(overlap=1), torch.zeros(4)
+    flights.begin(0, Fragment(((1, 3),)), x)
+    flights.note_step(1, x.fill_(1))
+    assert flights.end(0).tolist() == [1, 1]
 
 
 def test_without_an_overlap_no_fast_weights_are_kept() -> None:
