@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -64,6 +65,19 @@ def view_of(strategy: Strategy, intent: Intent, name: str) -> torch.Tensor:
     out = torch.full((NUMEL,), torch.nan)
     strategy.view(intent, name, out)
     return out
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        (DiLoCo, {"every": 100, "lr": 0.7, "momentum": 0.9, "eager": False, "merge": "sybil-mean"}),
+        (NoLoCo, {"every": 50, "momentum": 0.5, "beta": 0.7, "gamma": 0.7, "merge": "mean"}),
+    ],
+)
+def test_what_is_not_said_is_what_the_page_says(
+    strategy: type[Strategy], expected: dict[str, Any]
+) -> None:
+    assert msgspec.to_builtins(strategy.parse({})) == expected
 
 
 # --- DiLoCo ---------------------------------------------------------------------------------------
@@ -212,6 +226,7 @@ def test_a_pair_sends_what_it_learnt_and_its_slow_weights() -> None:
     strategy.x.fill_(1.0)
     assert view_of(strategy, intent, "delta").tolist() == [0, 1, 2, 3]
     assert strategy.payload_numel() == intent.numel == 2 * NUMEL
+    assert strategy.reads_in_passing
     meeting = NoLoCo.meeting(strategy.config)
     assert meeting == Meeting(Kind.PAIR, 4, (Sent(is_difference=True), Sent()))
     assert {*strategy.buffers()} == {"phi", "m", "rounds"}
