@@ -205,6 +205,14 @@ def test_the_centre_of_a_star_takes_part_in_all_of_its_exchanges() -> None:
     assert centre.constants == leaf.constants
 
 
+def test_a_task_that_is_steeper_has_smaller_steps() -> None:
+    """For mu = 2 and L = 16: nu = 1, q = 1/4."""
+    c = Constants.of(2.0, 16.0, chi1=3.0)
+    assert (c.nu, c.alpha, c.alpha_t, c.eta, c.eta_t) == (1.0, 1 / 16, 1 / 32, 1 / 32, 1 / 32)
+    assert (c.theta, c.delta, c.delta_t) == (2.0, 1 / 16, 1.0)
+    assert (c.gamma, c.gamma_t, c.beta, c.beta_t) == (1 / 64, 1 / 16, 0.5, 24.0)
+
+
 def test_constants_are_those_of_the_graph_and_of_the_task() -> None:
     graph = rates_of("ring")
     expected = Constants.of(0.5, 4.0, graph.mixing().chi1, safety=0.25)

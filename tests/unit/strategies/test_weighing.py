@@ -272,6 +272,14 @@ def test_the_first_who_comes_is_weighed_by_what_the_first_round_moved() -> None:
     assert guard.pairs[0].moved == pytest.approx(2.0)
 
 
+def test_before_a_round_is_over_it_is_not_known_how_far_a_node_moves() -> None:
+    strategy, guard = guarded("pair-average", every=4, rate=0.5)
+    after(strategy, range(1, 3))
+    (intent,) = strategy.answers()
+    strategy.weigh(exchange(intent))
+    assert (guard.pairs[0].round, guard.pairs[0].moved) == (0, 0.0)
+
+
 def test_what_came_of_others_is_no_movement_of_its_own() -> None:
     strategy, guard = guarded("pair-average", every=4)
     (first,) = after(strategy, range(1, 5))
