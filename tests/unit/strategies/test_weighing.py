@@ -169,18 +169,20 @@ def test_what_aborts_is_no_more_under_way_for_the_guard() -> None:
     assert guard.gone == ["outer/1", "outer/0"]
 
 
-@pytest.mark.parametrize("their_steps", [7, 8, 39])
-def test_a_pair_is_shown_with_the_rounds_of_both_by_their_own_count(their_steps: int) -> None:
-    strategy, guard = guarded("pair-average", every=4)
-    _, intent = after(strategy, range(1, 9))
+@pytest.mark.parametrize(("every", "their_steps"), [(4, 7), (4, 8), (4, 39), (1, 3)])
+def test_a_pair_is_shown_with_the_rounds_of_both_by_their_own_count(
+    every: int, their_steps: int
+) -> None:
+    strategy, guard = guarded("pair-average", every=every)
+    *_, intent = after(strategy, range(1, 9))
     met = exchange(intent, their_steps)
     strategy.weigh(met)
     (pair,) = guard.pairs
     assert (pair.peer, pair.topic) == (PEER, "gossip/0")
-    assert (pair.round, pair.their_round) == (2, their_steps // 4)
+    assert (pair.round, pair.their_round) == (8 // every, their_steps // every)
     assert torch.equal(pair.own, met.sent["x"])
     assert torch.equal(pair.theirs, met.partner.views["x"])
-    assert pair.moved == pytest.approx(2.0), "one each in four parameters"
+    assert pair.moved == pytest.approx(every**0.5), "one each in so many parameters"
     assert pair.loss_along is None
     assert pair.loss_trivial == 2.5
 
