@@ -140,7 +140,7 @@ def test_a_path_of_two_rates_mixes_as_its_laplacian_says() -> None:
     assert (two.lambda2, two.chi1, two.chi2) == pytest.approx((8.0, 1 / 8, 1 / 8))
 
 
-def test_one_node_has_nobody_to_mix_with() -> None:
+def test_one_node_has_no_other_to_mix_with() -> None:
     alone = Mixing(math.inf, 0.0, 0.0)
     assert Graph(1, {}).mixing() == alone
     assert complete_mixing(1, 3.0) == complete_mixing(0, 3.0) == alone

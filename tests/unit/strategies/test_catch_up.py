@@ -116,7 +116,7 @@ def test_one_word_moves_a_node_so_far_and_a_second_one_further() -> None:
     assert words.refusal(IDS[2], agreed, 10) is None
 
 
-def test_two_words_agree_whoever_says_the_larger_one() -> None:
+def test_two_words_agree_in_either_order() -> None:
     far = 10 * ROUNDS_AHEAD_MAX
     for first, second in ((far, far + ROUNDS_AHEAD_MAX), (far + ROUNDS_AHEAD_MAX, far)):
         words = Words()

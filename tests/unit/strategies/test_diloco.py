@@ -139,7 +139,7 @@ def test_a_mean_of_slow_weights_that_it_left_moves_nothing_and_the_next_may_foll
     assert following.lineage == 5
 
 
-def test_where_nobody_adds_anything_slow_weights_go_on_by_their_momentum() -> None:
+def test_where_no_node_adds_anything_slow_weights_go_on_by_their_momentum() -> None:
     strategy = diloco(lr=0.5, momentum=0.5)
     phi, momentum = torch.tensor([1.0, 2.0]), torch.tensor([4.0, -8.0])
     found = strategy.coasted(phi, momentum)

@@ -178,7 +178,7 @@ def test_a_round_that_is_due_while_one_is_on_its_way_follows_it_at_once() -> Non
     assert turns.is_next_due(rounds, 16, 2)
 
 
-def test_what_nobody_took_stays_due() -> None:
+def test_a_round_that_was_not_posted_stays_due() -> None:
     turns, rounds = Turns(), Rounds(4)
     assert [turns.is_next_due(rounds, step, 0) for step in range(3, 8)] == [False] + [True] * 4
 
