@@ -274,6 +274,15 @@ def test_the_first_who_comes_is_weighed_by_what_the_first_round_moved() -> None:
     assert guard.pairs[0].moved == pytest.approx(2.0)
 
 
+def test_a_change_of_members_ends_no_round_of_which_the_movement_is_measured() -> None:
+    strategy, guard = guarded("pair-average", every=4)
+    after(strategy, range(1, 4))
+    strategy.start(strategy.ctx)
+    (intent,) = after(strategy, range(4, 5))
+    strategy.weigh(exchange(intent))
+    assert guard.pairs[0].moved == pytest.approx(2.0)
+
+
 def test_before_a_round_is_over_it_is_not_known_how_far_a_node_moves() -> None:
     strategy, guard = guarded("pair-average", every=4, rate=0.5)
     after(strategy, range(1, 3))
