@@ -106,7 +106,7 @@ class Rounds:
         """
         if not self._is_called or not 0 < since <= steps:
             return 0
-        moments = [p * steps // self.n_fragments for p in range(self.n_fragments + 1)]
+        moments = [*(p * steps // self.n_fragments for p in range(self.n_fragments)), steps]
         last = max(moment for moment in moments if moment < since)
         coming = min(moment for moment in moments if moment >= since)
         if since - last < limits.PACING_FEWEST_SHARE * (coming - last):
