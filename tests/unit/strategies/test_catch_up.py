@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from dataclasses import replace
 
@@ -135,6 +136,7 @@ def test_the_last_word_of_a_peer_counts_and_the_oldest_ones_are_forgotten() -> N
     words = Words()
     for n, peer in enumerate(IDS[:WORDS_KEPT]):
         assert words.refusal(peer, far(n + 1), 0)
+    assert copy.deepcopy(words).refusal(IDS[WORDS_KEPT], far(1), 0) is None, "all are kept yet"
     assert words.refusal(IDS[0], far(1), 0), "it has said so again"
     assert words.refusal(IDS[WORDS_KEPT], far(99), 0)
     assert words.refusal(IDS[WORDS_KEPT + 1], far(2), 0), "of the second peer: too long ago"
@@ -227,6 +229,7 @@ def test_for_a_refused_answer_others_are_asked_up_to_three_in_all(
     assert due(catch_ups) == []
     with caplog.at_level(logging.WARNING):
         place_of(catch_ups, exchange)
+    assert f"the answer of {IDS[0].hex()[:8]} to a catch-up is refused: " in caplog.text
     assert why in caplog.text
     assert due(catch_ups) == []
     catch_ups.note_missed()
