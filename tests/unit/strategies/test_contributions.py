@@ -195,6 +195,7 @@ def test_what_was_left_behind_counts_in_no_fragment_and_what_is_learnt_then_coun
     it.note_step(60)
     it.note_missed(4)
     it.begin(0)
+    it.note_step(10)
     it.drop(2)
     it.merged(0)  # what was on its way is of before
     assert [it.weight(fragment, 2) for fragment in (0, 1)] == [1, 1]
