@@ -10,18 +10,17 @@ import pytest
 import torch
 
 from swarmnode.errors import ConfigError
-from swarmnode.strategies.base import (
-    Context,
+from swarmnode.strategies.base import Offer, Strategy
+from swarmnode.strategies.context import Context, StepInfo, TaskFacts
+from swarmnode.strategies.exchanges import (
     Exchange,
     Intent,
     Kind,
     Message,
     Meta,
-    Offer,
     Received,
-    StepInfo,
-    Strategy,
-    TaskFacts,
+    Selector,
+    Sent,
     View,
 )
 from swarmnode.strategies.installed import InstalledStrategy, installed_strategies
@@ -56,6 +55,26 @@ def test_an_intent_has_as_many_elements_as_its_views_together() -> None:
     assert [view.numel for view in views] == [3, 10]
     assert Intent(Kind.GROUP, 1, views).numel == 13
     assert Intent(Kind.LOG, 1).numel == 0
+
+
+def test_what_an_intent_does_not_say_is_a_whole_vector_to_be_merged_at_once() -> None:
+    intent = Intent(Kind.PAIR, 1)
+    assert (intent.fragment, intent.selector) == (0, Selector.MATCHING)
+    assert (intent.apply_after_steps, intent.group_size_max) == (0, 0)
+    assert intent.round_skew_max is intent.lineage is None
+    assert (intent.base_version, intent.record) == (b"", b"")
+    assert (intent.weight, intent.merge, intent.tag) == (1.0, "mean", "gossip")
+    assert View("x", "", 0, 1).is_scaled, "numbers that are no weights are said to be none"
+    assert Meta(1, 1, 1.0).weight == 1.0
+    assert Sent() == Sent("", is_difference=False)
+
+
+def test_without_more_said_a_step_has_a_token_and_no_pair_is_weighed() -> None:
+    assert StepInfo(1, 1.0, 1.0, 0.1).tokens == 1
+    ctx = begun().ctx
+    assert not ctx.weighs
+    assert ctx.life == 0
+    assert ctx.probe is ctx.topology is ctx.loss_trivial is None
 
 
 def test_a_message_is_read_whole_of_its_parts() -> None:
