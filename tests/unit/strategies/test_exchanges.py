@@ -61,7 +61,7 @@ def test_what_an_intent_does_not_say_is_a_whole_vector_to_be_merged_at_once() ->
     intent = Intent(Kind.PAIR, 1)
     assert (intent.fragment, intent.selector) == (0, Selector.MATCHING)
     assert (intent.apply_after_steps, intent.group_size_max) == (0, 0)
-    assert intent.round_skew_max is intent.lineage is None
+    assert (intent.round_skew_max, intent.lineage) == (None, None)
     assert (intent.base_version, intent.record) == (b"", b"")
     assert (intent.weight, intent.merge, intent.tag) == (1.0, "mean", "gossip")
     assert View("x", "", 0, 1).is_scaled, "numbers that are no weights are said to be none"
@@ -74,7 +74,7 @@ def test_without_more_said_a_step_has_a_token_and_no_pair_is_weighed() -> None:
     ctx = begun().ctx
     assert not ctx.weighs
     assert ctx.life == 0
-    assert ctx.probe is ctx.topology is ctx.loss_trivial is None
+    assert (ctx.probe, ctx.topology, ctx.loss_trivial) == (None, None, None)
 
 
 def test_a_message_is_read_whole_of_its_parts() -> None:
