@@ -28,13 +28,14 @@ from swarmnode.strategies.merging.slot import ACCEPTED, Pair, Verdict
 from swarmnode.strategies.outer import learnt
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.registry import build_strategy
+from swarmnode.strategies.streaming import Streaming
 from swarmnode.strategies.weighing import WeighsPairs
 from swarmnode.tensor.layout import Layout
 
 ME, PEER = b"m" * 32, b"p" * 32
 NUMEL = 256
 HALF = Verdict(share=0.5)
-STREAMING = {"meet": "pair", "every": 8, "fragments": 2, "overlap": 0}
+STREAMING: dict[str, Any] = {"meet": "pair", "every": 8, "fragments": 2, "overlap": 0}
 
 
 class Guard(SafeMerge):
@@ -234,7 +235,7 @@ def test_outer_steps_are_tried_by_what_of_a_peer_has_an_effect(
     assert pair.loss_along is not None
     before, expected = strategy.x.clone(), strategy.x.clone()
     pair.loss_along(0.25)
-    if name == "streaming":
+    if isinstance(strategy, Streaming):
         strategy.fragments[intent.fragment].add(expected, theirs - own, alpha=0.25)
     else:
         expected += 0.25 * (theirs - own)
