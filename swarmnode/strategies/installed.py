@@ -85,7 +85,7 @@ def _in_file(path: Path) -> Iterator[InstalledStrategy]:
 
 
 def _is_strategy(node: ast.ClassDef) -> bool:
-    return any(isinstance(base, ast.Name) and base.id == _BASE for base in node.bases)
+    return any(ast.unparse(base) == _BASE for base in node.bases)
 
 
 def _literals(owner: ast.ClassDef) -> Iterator[tuple[str, object]]:

@@ -116,7 +116,7 @@ def gamma_bound(momentum: float, group_size: int, *, nesterov: bool = False) -> 
     if group_size == 2 and not nesterov:
         return 2 * (1 - momentum**2)
     share = 1.0 if group_size == 0 else (group_size - 1) / group_size
-    low, high = 0.0, 4.0 * (1 + momentum)
+    low, high = 0.0, 4.0  # above 2 (1 + momentum), what all nodes together stand
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         values = np.linalg.eigvals(moment_map(momentum, middle, share, nesterov=nesterov))

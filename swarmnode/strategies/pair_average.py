@@ -109,8 +109,9 @@ class PairAverage(WeighsPairs, RandomPairs, InPieces, Strategy):
         self._movement = Movement()
 
     def start(self, ctx: Context) -> None:
+        had_guard = self.guard is not None  # on a graph: a round is not over as members change
         super().start(ctx)
-        if self.guard is not None:
+        if self.guard is not None and not had_guard:
             self._movement.begin_round(self.x)  # the first who comes is weighed by it, too
 
     @classmethod

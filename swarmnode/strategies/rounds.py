@@ -102,11 +102,11 @@ class Rounds:
     def _brought_forward(self, since: int, steps: int) -> int:
         """Return by how much earlier the round is to have begun, where a call makes a moment due.
 
-        ``since``: steps since it began.
+        A call at a moment that is due anyway is answered by it. ``since``: steps since it began.
         """
-        if not self._is_called or not 0 < since < steps:
+        if not self._is_called or not 0 < since <= steps:
             return 0
-        moments = [p * steps // self.n_fragments for p in range(self.n_fragments + 1)]
+        moments = [*(p * steps // self.n_fragments for p in range(self.n_fragments)), steps]
         last = max(moment for moment in moments if moment < since)
         coming = min(moment for moment in moments if moment >= since)
         if since - last < limits.PACING_FEWEST_SHARE * (coming - last):
@@ -150,7 +150,7 @@ class Turns:
 
     def is_next_due(self, rounds: Rounds, step: int, lineage: int) -> bool:
         """Return whether to post a round now; call it once for each local step."""
-        if self._posted is None and self._called == lineage:
+        if self._posted is None and not self._is_due and self._called == lineage:
             rounds.call()
         self._is_due |= bool(rounds.due(step))
         return self._is_due and self._posted is None

@@ -237,7 +237,7 @@ def exponential(m: Matrix, elapsed: float) -> Matrix:
     """
     identity = np.eye(len(m))
     size = elapsed * float(np.abs(m).sum(axis=0).max())
-    squarings = max(0, math.ceil(math.log2(8 * size))) if size else 0
+    squarings = math.ceil(math.log2(max(1.0, 8 * size)))
     part = m * (elapsed / 2**squarings)
     result: Matrix = identity + part / _TERMS
     for term in range(_TERMS - 1, 0, -1):

@@ -42,6 +42,7 @@ def test_it_is_nesterov_of_torch_on_the_mean_pseudo_gradient():
     generator = torch.Generator().manual_seed(0)
     for step in range(1, 20):
         mean = torch.randn(50, generator=generator)
+        node.x.sub_(mean)  # it has learnt what all have
         (intent,) = node.after_step(StepInfo(step, float(step), 0.0, 0.1))
         node.view(intent, "delta", torch.empty(50))
         node.apply(group_mean(intent, mean))

@@ -2,10 +2,21 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from swarmnode.errors import ConfigError
-from swarmnode.strategies.topology import TOPOLOGIES, Graph, build_graph, observed
+from swarmnode.strategies.topology import (
+    TOPOLOGIES,
+    Graph,
+    Mixing,
+    build_graph,
+    complete_mixing,
+    exponential,
+    graph_over,
+    observed,
+    parse_edge,
+)
 
 
 @pytest.mark.parametrize(
@@ -84,3 +95,87 @@ def test_what_is_no_graph_is_refused():
         Graph(3, {(2, 1): 1.0})
     assert build_graph("matching", 4) is None
     assert all(name == "matching" or build_graph(name, 6) for name in TOPOLOGIES)
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "edges"),
+    [
+        ("ring", 5, "0-1 0-4 1-2 2-3 3-4"),
+        ("path", 4, "0-1 1-2 2-3"),
+        ("star", 4, "0-1 0-2 0-3"),
+        ("complete", 4, "0-1 0-2 0-3 1-2 1-3 2-3"),
+        ("exponential", 6, "0-1 0-2 0-4 0-5 1-2 1-3 1-5 2-3 2-4 3-4 3-5 4-5"),
+        ("grid", 6, "0-1 0-3 1-2 1-4 2-5 3-4 4-5"),
+        ("grid", 7, "0-1 1-2 2-3 3-4 4-5 5-6"),
+        ("torus", 6, "0-1 0-2 0-3 1-2 1-4 2-5 3-4 3-5 4-5"),
+        ("torus", 5, "0-1 0-4 1-2 2-3 3-4"),
+        ("torus", 10, "0-1 0-4 0-5 1-2 1-6 2-3 2-7 3-4 3-8 4-9 5-6 5-9 6-7 7-8 8-9"),
+    ],
+)
+def test_who_is_whose_neighbour(name: str, n: int, edges: str) -> None:
+    graph = build_graph(name, n)
+    assert graph is not None
+    assert [f"{i}-{j}" for i, j in graph.edges] == edges.split()
+    assert set(graph.rates.values()) == {1.0}
+    assert graph_over(name, n) == graph
+
+
+def test_edges_and_neighbours_come_in_ascending_order() -> None:
+    graph = Graph(4, {(2, 3): 4.0, (0, 2): 2.0, (1, 2): 3.0, (0, 1): 1.0})
+    assert graph.edges == ((0, 1), (0, 2), (1, 2), (2, 3))
+    assert list(graph.neighbours(2).items()) == [(0, 2.0), (1, 3.0), (3, 4.0)]
+    assert graph.neighbours(3) == {2: 4.0}
+    assert graph.scaled(2.5).rates == {(2, 3): 10.0, (0, 2): 5.0, (1, 2): 7.5, (0, 1): 2.5}
+
+
+def test_a_path_of_two_rates_mixes_as_its_laplacian_says() -> None:
+    graph = Graph(3, {(0, 1): 2.0, (1, 2): 1.0})
+    assert graph.laplacian().tolist() == [[2, -2, 0], [-2, 3, -1], [0, -1, 1]]
+    mixing = graph.mixing()
+    assert mixing.lambda2 == pytest.approx(3 - math.sqrt(3))
+    assert mixing.chi1 == pytest.approx(1 / (3 - math.sqrt(3)))
+    assert mixing.chi2 == pytest.approx(1 / 2)  # the slower edge has a resistance of 1
+    assert mixing.acceleration == pytest.approx(math.sqrt(mixing.chi1 / 2))
+    two = Graph(2, {(0, 1): 4.0}).mixing()
+    assert (two.lambda2, two.chi1, two.chi2) == pytest.approx((8.0, 1 / 8, 1 / 8))
+
+
+def test_one_node_has_no_other_to_mix_with() -> None:
+    alone = Mixing(math.inf, 0.0, 0.0)
+    assert Graph(1, {}).mixing() == alone
+    assert complete_mixing(1, 3.0) == complete_mixing(0, 3.0) == alone
+
+
+@pytest.mark.parametrize("edge", [(-1, 1), (1, 1), (2, 1), (1, 3)])
+def test_an_edge_is_between_two_nodes_that_are_there(edge: tuple[int, int]) -> None:
+    with pytest.raises(ConfigError, match="expected edges"):
+        Graph(3, {edge: 1.0})
+    assert Graph(3, {(0, 1): 1.0, (1, 2): 1.0}).edges == ((0, 1), (1, 2))
+
+
+def test_two_members_are_enough_for_a_graph() -> None:
+    assert graph_over("ring", 2) == build_graph("ring", 2) == Graph(2, {(0, 1): 1.0})
+    assert graph_over("1-0 1-2", 2) == Graph(2, {(0, 1): 1.0}), "of node 2 there is none"
+    assert graph_over("0-1", 1) is None
+
+
+def test_an_edge_is_read_with_the_smaller_end_first() -> None:
+    assert parse_edge("0-1") == parse_edge("1-0") == (0, 1)
+    assert parse_edge("12-7") == (7, 12)
+    for bad in ("3-3", "0-", "0-1-2", "a-1", "0-²", "0-١"):
+        with pytest.raises(ConfigError, match="expected an edge"):
+            parse_edge(bad)
+
+
+@pytest.mark.parametrize("elapsed", [1e-12, 0.01, 0.125, 0.2, 1.0, 6.5, 100.0])
+def test_the_exponential_of_a_rotation_is_exact_to_rounding(elapsed: float) -> None:
+    rate = 1.0
+    found = exponential(np.array([[0.0, -rate], [rate, 0.0]]), elapsed)
+    c, s = math.cos(rate * elapsed), math.sin(rate * elapsed)
+    np.testing.assert_allclose(found, [[c, -s], [s, c]], rtol=0, atol=3e-16 * max(4, 8 * elapsed))
+
+
+def test_where_no_time_passes_or_nothing_flows_all_stays_as_it_is() -> None:
+    for rate, elapsed in ((1.0, 0.0), (0.0, 5.0)):
+        found = exponential(np.array([[0.0, -rate], [rate, 0.0]]), elapsed)
+        assert found.tolist() == [[1, 0], [0, 1]]

@@ -188,3 +188,18 @@ def test_a_call_counts_for_the_mean_that_this_node_stands_behind():
     strategy.apply(Exchange(intent, Meta(2, 100, 2.0), mean, {}, 0, mean, (b"a", b"b")))
     assert strategy.weight(intent) == 1
     assert int(strategy.lineage[0]) == 1
+
+
+def test_what_was_left_behind_counts_in_no_fragment_and_what_is_learnt_then_counts_whole() -> None:
+    it = Contributions()
+    it.note_step(60)
+    it.note_missed(4)
+    it.begin(0)
+    it.note_step(10)
+    it.drop(2)
+    it.merged(0)  # what was on its way is of before
+    assert [it.weight(fragment, 2) for fragment in (0, 1)] == [1, 1]
+    it.note_step(40)
+    assert [it.weight(fragment, 2) for fragment in (0, 1)] == [40, 40]
+    it.note_missed(6)
+    assert [it.weight(fragment, 2) for fragment in (0, 1)] == [20, 20]

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from swarmnode import limits
 from swarmnode.cli.trust.costs import habits
 from swarmnode.errors import ConfigError, SpecMismatch
-from swarmnode.strategies.base import Kind, Strategy
-from swarmnode.strategies.fit import check_fit, read_topology
+from swarmnode.strategies.base import Kind, Meeting, Sent, Strategy
+from swarmnode.strategies.fit import check_fit, codecs_sent, members_max, read_topology
 from swarmnode.strategies.installed import (
     DEFAULT_STRATEGY,
     check_installed,
@@ -24,6 +25,7 @@ from swarmnode.strategies.registry import find_strategy
 from swarmnode.tensor.formats import find_format
 from tests.unit.cli.test_trust import manifest
 
+TOPOLOGY_CHARACTERS_MAX = 8192  # of a manifest
 NAMES = ("a2cid2", "dadao", "diloco", "noloco", "one-byte", "pair-average", "sparse", "streaming")
 
 
@@ -39,6 +41,7 @@ def fit(
 
 
 def test_every_strategy_is_found_by_its_file_alone() -> None:
+    installed_strategies.cache_clear()  # as in a process that begins
     assert tuple(installed_strategies()) == NAMES
     for name, found in installed_strategies().items():
         strategy = find_strategy(name)
@@ -122,6 +125,23 @@ def test_strategies_that_agree_on_each_round_have_a_largest_number() -> None:
         fit(name, members=4096)
 
 
+def test_the_codec_of_the_swarm_is_judged_where_only_its_own_is_sent_too() -> None:
+    fit("streaming", "Q4B64")
+    with pytest.raises(ConfigError, match="SIGN64: it needs error feedback, which streaming does"):
+        fit("streaming", "SIGN64")
+    with pytest.raises(ConfigError, match="SIGN64: it needs error feedback, which harms where"):
+        fit("streaming", "SIGN64", meet="pair")
+
+
+def test_each_way_to_meet_has_its_own_largest_number() -> None:
+    most = {kind: members_max(Meeting(kind, 1.0, ())) for kind in Kind}
+    gather = min(limits.GATHER_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
+    others = dict.fromkeys((Kind.PAIR, Kind.PULL, Kind.GROUP), 0)
+    assert most == {**others, Kind.LOG: limits.LOG_MEMBERS_MAX, Kind.GATHER: gather}
+    sent = Meeting(Kind.PAIR, 1.0, (Sent("RAW32"), Sent()))
+    assert codecs_sent(sent, "Q8B64") == ["RAW32", "Q8B64"]
+
+
 # --- topologies ---------------------------------------------------------------------------------
 
 
@@ -145,7 +165,7 @@ def test_matching_is_no_graph() -> None:
 
 def test_a_file_of_edges(tmp_path: Path) -> None:
     path = tmp_path / "edges"
-    path.write_text("# a triangle with a tail\n1 0\n1 2  # twice\n2 1\n0 2\n\n3 2\n")
+    path.write_text("# a triangle with a tail\n1 0\n1 2  # twice\n2 1\n0 2\n\n  # 9 9\n3 2\n")
     written = read_topology(str(path))
     assert written == "0-1 0-2 1-2 2-3"
     assert manifest(topology=written).topology == written
@@ -160,6 +180,9 @@ def test_a_file_of_edges(tmp_path: Path) -> None:
         ("0 0\n", "line 1: node 0 has an edge to itself"),
         ("0 1\n1 x\n", "line 2: expected two nodes as 'i j', got '1 x'"),
         ("0 1 2\n", "line 1: expected two nodes"),
+        ("# three\n\n0 1\n1\n", "line 4: expected two nodes"),
+        ("0 1\n1 ²\n", "line 2: expected two nodes"),
+        ("0 1\n2 3\n3 4\n4 2\n", "falls into parts, no way leads from node 0 to node 2"),
         ("-1 0\n", "line 1: expected two nodes"),
         ("\n".join(f"{i} {i + 1}" for i in range(2000)), "2000 edges, more than fit"),
     ],
@@ -169,6 +192,19 @@ def test_a_file_that_is_no_graph_is_refused(tmp_path: Path, text: str, words: st
     path.write_text(text)
     with pytest.raises(ConfigError, match=words):
         read_topology(str(path))
+
+
+def test_a_graph_fits_into_a_manifest_to_the_last_character(tmp_path: Path) -> None:
+    edges = [*(f"{i} {i + 1}" for i in range(1040)), "0 2"]
+    assert len(read(tmp_path, [*edges, "0 100"])) == TOPOLOGY_CHARACTERS_MAX
+    with pytest.raises(ConfigError, match="has 1042 edges, more than fit into a manifest"):
+        read(tmp_path, [*edges, "0 1000"])
+
+
+def read(folder: Path, edges: list[str]) -> str:
+    path = folder / "edges"
+    path.write_text("\n".join(edges))
+    return read_topology(str(path))
 
 
 def test_neither_a_name_nor_a_file(tmp_path: Path) -> None:
@@ -205,6 +241,11 @@ def test_models_of_float64_take_their_own_codec_and_no_other_model_does() -> Non
 def test_models_of_float64_meet_in_pairs(name: str) -> None:
     with pytest.raises(ConfigError, match="expected a model of float32, since its nodes meet all"):
         fit_wide(name, "RAW64")
+
+
+def test_who_sends_no_vector_trains_a_model_of_float64_too() -> None:
+    fit_wide("one-byte", "RAW64")
+    fit_wide("one-byte", "Q8B64")
 
 
 # --- what `trust` says of it --------------------------------------------------------------------

@@ -160,6 +160,28 @@ def test_what_is_not_said_is_what_might_be_said(name):
     assert parse(msgspec.to_builtins(parse({}))) == parse({})
 
 
+DEFAULTS = {
+    "a2cid2": {"rate": 1.0, "cap": 2.0},
+    "dadao": {"safety": 0.5, "guard": 0.5},
+    "pair-average": {"every": 8, "rate": 0.0, "merge": "mean"},
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_what_is_not_said_stays_what_it_was_in_this_version(name):
+    assert msgspec.to_builtins(find_strategy(name).parse({})) == DEFAULTS[name]
+
+
+@pytest.mark.parametrize("name", installed_strategies())
+def test_a_snapshot_is_read_in_passing_and_a_late_partner_stands_aside_where_that_is_safe(name):
+    """With settings as they are by default."""
+    dtype = torch.float64 if name == "dadao" else torch.float32
+    strategy = build_strategy(name, {}, torch.zeros(4096, dtype=dtype))
+    read = {"diloco", "noloco", "pair-average", "streaming"}
+    assert strategy.reads_in_passing == (name in read)
+    assert strategy.adds_up == (name == "pair-average")
+
+
 def context(members, topology="", numel=3):
     return Context(
         self_id=IDS[0],
