@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -65,6 +66,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 # Of a manifest file: a map of three numbers and a digest.
 _BLOB_MANIFEST_FILE_BYTES_MAX = 4 * limits.KIB
 
+_NAME = re.compile(r"[0-9a-f]{64}")
 _HASH_BYTES = 32
 _CHECKSUM_BYTES = 16
 _CHECKSUM_KEY = b"swarmnode: chunks of blobs, disk"
@@ -338,6 +340,10 @@ class BlobStore:
         self._bytes_max = bytes_max
         self._lock = HomeLock(folder / "lock")
         self._reserving = threading.Lock()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            self._finish_removals()
+            undo.pop_all()
 
     def close(self) -> None:
         """Let another process write here."""
@@ -438,8 +444,16 @@ class BlobStore:
         folder = self._folder_of(name)
         with storage_errors(folder, "remove"), contextlib.suppress(FileNotFoundError):
             # First what makes it count, so that a crash leaves nothing that looks like a blob.
-            (folder / "manifest").unlink()
+            (folder / "manifest").unlink(missing_ok=True)
             shutil.rmtree(folder)
+
+    def _finish_removals(self) -> None:
+        """Remove what a crash in a removal left: it counts nowhere, and would stay for ever."""
+        with storage_errors(self._folder, "clean"):
+            for folder in [*self._folder.iterdir()]:
+                is_blob = folder.is_dir() and _NAME.fullmatch(folder.name)
+                if is_blob and not (folder / "manifest").exists():
+                    shutil.rmtree(folder)
 
     def _adopt(self, path: Path, folder: Path) -> None:
         with storage_errors(folder, "write to"):

@@ -346,8 +346,9 @@ def undone(undo: Callable[[], object]) -> Iterator[None]:
 def _remove_stale_temporaries(directory: Path, *, now_s: float) -> None:
     """Remove what a crash left; a recent one may belong to a command that runs right now."""
     for path in directory.glob(f".*{_TEMPORARY_SUFFIX}"):
-        if path.lstat().st_mtime < now_s - STALE_TEMPORARY_S:
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # such a command has just ended
+            if path.lstat().st_mtime < now_s - STALE_TEMPORARY_S:
+                path.unlink()
 
 
 @contextlib.contextmanager

@@ -197,7 +197,7 @@ def test_a_pcp_answer_has_whole_words_and_at_most_those_of_the_rfc() -> None:
 def test_a_pcp_answer_to_another_request_is_refused(place: int) -> None:
     data = bytearray(SAMPLES["pcp"])
     data[place] += 1
-    with pytest.raises(MalformedMessage, match="an answer to MAP|another request"):
+    with pytest.raises(MalformedMessage, match=r"an answer to MAP|another request"):
         pcp.decode_pcp_map(bytes(data), NONCE, 7337)
 
 

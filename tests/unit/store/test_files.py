@@ -237,6 +237,18 @@ def test_lock_removes_what_a_crash_left_and_nothing_else(tmp_path: Path) -> None
     assert {path.name for path in tmp_path.iterdir()} == {kept.name, recent.name, "home.lock"}
 
 
+def test_a_temporary_file_that_its_writer_takes_away_meanwhile_does_not_stop_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = tmp_path / ".state.2.swarmnode-tmp"
+    stale.touch()
+    os.utime(stale, (0, 0))
+    gone = tmp_path / ".state.1.swarmnode-tmp"
+    monkeypatch.setattr(Path, "glob", lambda _folder, _pattern: iter([gone, stale]))
+    HomeLock(tmp_path / "home.lock").close()
+    assert not stale.exists()
+
+
 def entries(path: Path) -> list[int]:
     return [entry["n"] for entry in read_history(path)]
 

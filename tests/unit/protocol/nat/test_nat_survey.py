@@ -254,6 +254,7 @@ def test_a_question_is_sent_again_after_pauses_that_double_until_its_time_is_ove
     assert (question.socket, question.target) == (0, SERVERS[0])
     for retries_s in (1, 3):
         deadline = steps.core.next_deadline()
+        assert deadline is not None
         assert deadline == pytest.approx(BEGAN_AT + retries_s * limits.STUN_RETRY_S)
         steps.core.handle_deadline(deadline - 0.01)
         assert steps.sent() == []

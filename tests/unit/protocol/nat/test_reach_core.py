@@ -12,6 +12,7 @@ from swarmnode.protocol.nat.reach import (
     Changed,
     DialledBack,
     Effect,
+    Event,
     PeerClosed,
     PeerOpened,
     PortsChanged,
@@ -113,11 +114,12 @@ def test_each_answer_is_asked_for_again_when_it_is_old() -> None:
     core.handle(DialledBack(peer(1), PORT, OWN, True), NOW + 2)
     assert questions(core) == [AskDialBack(peer(1), PORT), AskDialBack(peer(1), MAPPED_PORT)]
     core.handle(DialledBack(peer(1), MAPPED_PORT, OWN, True), NOW + 3)
-    for answered_at, question, answer in [
+    answers: list[tuple[float, Effect, Event]] = [
         (NOW + 1, AskWhere(peer(1)), Seen(peer(1), OWN)),
         (NOW + 2, AskDialBack(peer(1), PORT), DialledBack(peer(1), PORT, OWN, True)),
         (NOW + 3, AskDialBack(peer(1), MAPPED_PORT), DialledBack(peer(1), MAPPED_PORT, OWN, True)),
-    ]:
+    ]
+    for answered_at, question, answer in answers:
         due_at = answered_at + limits.REACH_RECHECK_S
         assert core.next_deadline() == due_at
         core.handle_deadline(due_at)
@@ -170,10 +172,10 @@ def test_a_peer_that_comes_back_is_believed_as_before_unless_it_is_elsewhere() -
     assert core.poll_effects() == [Changed(Reachability(guesses=(OWN,)))]
     core.handle(PeerClosed(peer(1)), NOW + 1)
     assert not met(core, 1, "11.1.200.7", NOW + 2)
-    assert core.reachability.guesses == (OWN,)
+    assert core.reachability == Reachability(guesses=(OWN,))
     assert core.next_deadline() == NOW + limits.REACH_RECHECK_S
     assert met(core, 1, host(2), NOW + 3)
-    assert core.reachability.guesses == ()
+    assert core.reachability == Reachability()
     assert core.next_deadline() == NOW + 3 + limits.REACH_VOTE_S
 
 
