@@ -158,7 +158,8 @@ def test_the_window_may_be_filled_to_its_last_byte_and_no_further() -> None:
     for last, is_too_much in ((EIGHTH_OF_A_QUARTER, False), (EIGHTH_OF_A_QUARTER + 1, True)):
         guard = ReadWindow()
         for granted in (0, QUARTER):  # of what comes after a credit it is the same
-            guard.granted(granted)
+            if granted:
+                guard.granted(granted)
             for _ in range(31 if not granted else 7):
                 guard.received(EIGHTH_OF_A_QUARTER)
             if is_too_much:
@@ -203,5 +204,7 @@ def test_a_message_is_as_long_as_there_is_room_if_that_is_worth_it() -> None:
     sender.sent(room - worth - message_cost(0) + 1)
     assert sender.message_bytes(room) == sender.message_bytes(worth) == 0
     assert sender.message_bytes(worth - 1) == worth - 1
+    sender.credited(31 * QUARTER // 8)
+    assert sender.message_bytes(WINDOW) == limits.RTC_MESSAGE_BYTES_MAX
     fresh = SendWindow()
     assert fresh.message_bytes(WINDOW) == limits.RTC_MESSAGE_BYTES_MAX

@@ -150,9 +150,11 @@ def test_no_attempt_begins_when_the_time_is_over() -> None:
         attempts.next_at(100.0)
         begins_at = attempts.next_at(100.0 + limits.PUNCH_S - pause_s + late_s)
         assert (begins_at is not None) is is_made
-    unpaused = Attempts(0.0, Random(1))
-    unpaused.next_at(0.0)
-    assert unpaused.next_at(limits.PUNCH_S) is None
+    attempts = Attempts(0.0, Longest())
+    attempts.next_at(0.0)
+    now = limits.PUNCH_S - pause_s
+    assert now + pause_s == limits.PUNCH_S
+    assert attempts.next_at(now) is None
 
 
 def test_words_count_until_their_time_is_over_and_no_longer() -> None:
