@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +23,8 @@ from swarmnode.store.files import (
     make_private_dir,
     read_file,
     read_history,
+    reserve,
+    sync_data,
     write_atomic,
     write_new,
 )
@@ -152,6 +155,61 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
         read_file(tmp_path, bytes_max=1)
 
 
+@pytest.mark.parametrize("bit", range(9))
+def test_a_secret_is_its_owners_alone(bit: int, tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.touch()
+    path.chmod(0o400 | 1 << bit)
+    if bit >= 6:
+        assert read_file(path, bytes_max=0, secret=True) == b""
+    else:
+        with pytest.raises(ConfigError, match=f"mode {0o400 | 1 << bit:04o}"):
+            read_file(path, bytes_max=0, secret=True)
+        assert read_file(path, bytes_max=0) == b""
+
+
+def test_a_file_has_the_mode_that_its_writer_wants(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "public", b"", mode=0o644)
+    write_new(tmp_path / "new", b"")
+    with IncomingFile(tmp_path / "incoming") as incoming:
+        incoming.commit()
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {"public": 0o644, "new": 0o600, "incoming": 0o600}
+
+
+def test_room_is_taken_for_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(os, "posix_fallocate", lambda *call: taken.append(call), raising=False)
+    reserve(7, 1000)
+    assert taken == [(7, 0, 1000)]
+
+
+def test_where_no_room_can_be_taken_it_is_at_least_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    monkeypatch.setattr(os, "fstatvfs", lambda _fd: SimpleNamespace(f_bavail=3, f_frsize=512))
+    reserve(7, 3 * 512)
+    with pytest.raises(OSError, match="No space left") as caught:
+        reserve(7, 3 * 512 + 1)
+    assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("has_fdatasync", [True, False])
+def test_what_was_written_is_made_durable_as_cheaply_as_the_system_can(
+    has_fdatasync: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, int]] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: calls.append(("fsync", fd)))
+    monkeypatch.delattr(os, "fdatasync", raising=False)
+    if has_fdatasync:
+        monkeypatch.setattr(
+            os, "fdatasync", lambda fd: calls.append(("fdatasync", fd)), raising=False
+        )
+    sync_data(7)
+    assert calls == [("fdatasync" if has_fdatasync else "fsync", 7)]
+
+
 def test_secret_open_to_others_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     write_atomic(path, b"x")
@@ -203,6 +261,20 @@ def test_second_daemon_on_a_home_is_told_which_is_there(tmp_path: Path) -> None:
         assert open_files() == before
         assert path.exists()
     HomeLock(path).close()
+
+
+def test_a_lock_names_its_holder_alone_and_one_without_a_name_is_held_all_the_same(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "home.lock"
+    path.write_text("9" * 40)
+    with HomeLock(path) as lock:
+        assert path.read_text() == f"{os.getpid()}\n"
+        path.write_text(" \n")
+        with pytest.raises(Refused, match=r"\(pid unknown\) already runs on this home"):
+            HomeLock(path)
+        lock.close()
+        HomeLock(path).close()
 
 
 def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
@@ -275,6 +347,40 @@ def test_history_stays_within_two_files(tmp_path: Path) -> None:
     assert kept == list(range(200 - len(kept), 200))
     assert len(kept) > 8
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_file_of_the_history_is_filled_to_its_last_byte_before_the_next_begins(
+    tmp_path: Path,
+) -> None:
+    path, older = tmp_path / "exchanges.jsonl", tmp_path / "exchanges.jsonl.1"
+    line = b'{"n":1}\n'
+    for _ in range(2):  # the second finds what the first has left
+        history = HistoryFile(path, bytes_max=2 * len(line))
+        history.append({"n": 1})
+        assert not older.exists()
+        history.close()
+        history.close()
+    assert path.read_bytes() == 2 * line
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    history = HistoryFile(path, bytes_max=2 * len(line))
+    history.append({"n": 2})
+    assert (older.read_bytes(), path.read_bytes()) == (2 * line, b'{"n":2}\n')
+    history.append({"n": 22})
+    history.append({"n": 3, "why": "a line that is longer than a file may be has one of its own"})
+    assert older.read_bytes() == b'{"n":22}\n'
+    history.append({"n": 4})
+    history.close()
+    assert entries(path) == [3, 4]
+
+
+def test_a_rotation_keeps_no_file_open(tmp_path: Path) -> None:
+    history = HistoryFile(tmp_path / "exchanges.jsonl", bytes_max=1)
+    before = open_files()
+    for n in range(3):
+        history.append({"n": n})
+    assert open_files() == before
+    history.close()
+    assert open_files() < before
 
 
 @pytest.mark.parametrize("tail", [b'{"n": 9', b"\0" * 50, b"\xff\n[1]\n", b"[" * 10_000])
