@@ -132,7 +132,7 @@ OTHER = Totals(2, 30, 400, 5_000, 60_000, 0.25)
 
 
 def test_totals_are_summed_each_by_itself() -> None:
-    assert ONE + OTHER == Totals(3, 50, 700, 9_000, 110_000, 0.75)
+    assert Totals(3, 50, 700, 9_000, 110_000, 0.75) == ONE + OTHER
 
 
 def test_totals_come_back_as_they_were_saved(tmp_path: Path) -> None:
@@ -178,6 +178,23 @@ def test_damaged_totals_that_cannot_be_set_aside_are_an_error(tmp_path: Path) ->
     (tmp_path / "totals.damaged").mkdir()
     with pytest.raises(StorageError, match="cannot set aside"):
         load_totals(path)
+
+
+def test_what_begins_anew_since_a_file_is_damaged_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("pause", "traffic", "totals"):
+        (tmp_path / name).write_bytes(b"{")
+    load_pause(tmp_path / "pause")
+    TrafficLedger(tmp_path / "traffic")
+    load_totals(tmp_path / "totals")
+    said = [record.getMessage() for record in caplog.records]
+    assert [line.partition(":")[0] for line in said] == [
+        "a pause without an end, its file is damaged",
+        "this month's traffic is counted from 0",
+        f"totals are counted from 0, the damaged file is now {tmp_path / 'totals.damaged'}",
+    ]
+    assert f"{tmp_path / 'pause'}: expected JSON" in said[0]
 
 
 # --- data -----------------------------------------------------------------------------------------
