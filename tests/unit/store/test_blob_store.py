@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import random
@@ -12,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 
+from swarmnode import limits
 from swarmnode.errors import CorruptRecord, MalformedMessage, Refused, StorageError, StorageFull
 from swarmnode.protocol.blobs.merkle import (
     MerkleTree,
@@ -25,6 +27,7 @@ from swarmnode.store.blobs import Blob, BlobStore
 from swarmnode.store.shelf import Shelf
 from swarmnode.wire.blobs import BlobManifest
 from tests.conftest import open_files
+from tests.kits.disk_recorder import Recorder
 
 CHUNK_BYTES = 100
 SOURCE = random.Random(1).randbytes(5 * CHUNK_BYTES - 30)
@@ -48,6 +51,11 @@ def store(folder: Path) -> BlobStore:
 def put(blob: Blob, *indices: int) -> None:
     for index in indices:
         blob.write(index, CHUNKS[index], leaf_hash(CHUNKS[index]), TREE.proof(index))
+
+
+def read(blob: Blob, *indices: int) -> list[tuple[bytes, tuple[bytes, ...]]]:
+    chunks = [blob.read(index) for index in indices]
+    return [(bytes(chunk), proof) for chunk, proof in chunks]
 
 
 def flip_bit(path: Path, offset: int) -> None:
@@ -140,6 +148,118 @@ def test_what_rots_in_a_complete_blob_is_named_and_can_be_healed(store: BlobStor
         assert blob.path.read_bytes() == SOURCE
 
 
+SLOT_BYTES = 32 + 16 + 3 * 32  # hash, checksum, and of five chunks the longest proof
+
+
+@pytest.mark.parametrize(
+    ("offset", "is_lost"),
+    [(0, True), (31, True), (32, False), (47, False), (48, True), (143, True)],
+)
+def test_a_chunk_is_believed_if_its_hash_and_proof_are_right_whatever_its_checksum_is(
+    offset: int, is_lost: bool, store: BlobStore, folder: Path
+) -> None:
+    proofs = folder / NAME.hex() / "proofs"
+    with store.begin(MANIFEST) as blob:
+        put(blob, *range(5))
+        blob.complete()
+        assert proofs.stat().st_size == 5 * SLOT_BYTES
+        flip_bit(proofs, SLOT_BYTES + offset)
+        if is_lost:
+            with pytest.raises(CorruptRecord, match="chunk 1 is not what was written") as caught:
+                blob.read(1)
+            assert caught.value.path == str(folder / NAME.hex())
+            with pytest.raises(KeyError):
+                blob.read_into(1, bytearray(CHUNK_BYTES))
+        else:
+            assert read(blob, 1) == [(CHUNKS[1], TREE.proof(1))]
+        assert read(blob, 2) == [(CHUNKS[2], TREE.proof(2))]
+        assert blob.is_complete is not is_lost
+    with store.begin(MANIFEST) as blob:
+        assert blob.stored == {0, 1, 2, 3, 4} - ({1} if is_lost else set())
+
+
+def test_a_chunk_that_is_cut_short_on_disk_is_lost_and_so_is_the_next_of_it(
+    store: BlobStore,
+) -> None:
+    with store.begin(MANIFEST) as blob:
+        put(blob, *range(5))
+        os.truncate(blob.path.parent / "part", len(SOURCE) - 1)
+        with pytest.raises(CorruptRecord, match="chunk 4 is not"):
+            blob.read(4)
+        with pytest.raises(StorageError, match="1 of 5 chunks are missing"):
+            blob.complete()
+        assert blob.have() == bytes([0b01111])
+
+
+def fails(code: int) -> Callable[[int], None]:
+    def fail(_fd: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "fsync"])
+def test_chunks_that_may_never_reach_the_disk_are_written_again(
+    call: str, store: BlobStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.begin(MANIFEST) as blob:
+        put(blob, *range(5))
+        with monkeypatch.context() as failing:
+            failing.setattr(os, call, fails(errno.EIO))
+            with pytest.raises(StorageError, match="cannot write to"):
+                blob.flush() if call == "fdatasync" else blob.complete()
+        assert blob.stored == frozenset()
+        assert not (folder / NAME.hex() / "proofs").exists()
+        with pytest.raises(StorageError, match="the disk has failed: begin anew"):
+            put(blob, 0)
+        with pytest.raises(StorageError, match="5 of 5 chunks are missing"):
+            blob.complete()
+    with store.begin(MANIFEST) as blob:
+        assert blob.stored == frozenset()
+        put(blob, *range(5))
+        blob.flush()
+        blob.complete()
+        assert blob.path.read_bytes() == SOURCE
+
+
+def test_a_blob_whose_name_may_be_lost_is_not_complete(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.begin(MANIFEST) as blob:
+        put(blob, *range(5))
+        with monkeypatch.context() as failing:
+            failing.setattr("swarmnode.store.blobs.sync_directory", fails(errno.EIO))
+            with pytest.raises(StorageError):
+                blob.complete()
+        assert not blob.is_complete
+        assert (blob.path.parent / "part").exists()
+        blob.complete()
+        assert blob.is_complete
+
+
+def test_a_disk_that_writes_a_byte_at_a_time_gets_all_of_them(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, data[:1], offset))
+    with store.begin(MANIFEST) as blob:
+        put(blob, *range(5))
+    with store.begin(MANIFEST) as blob:
+        assert read(blob, *range(5)) == [(CHUNKS[i], TREE.proof(i)) for i in range(5)]
+
+
+def test_a_blob_that_is_closed_holds_no_file(store: BlobStore) -> None:
+    before = open_files()
+    blob = store.begin(MANIFEST)
+    assert open_files() == before + 2
+    blob.close()
+    blob.close()
+    assert open_files() == before
+    with store.begin(MANIFEST) as same:
+        assert same.has(0) is False
+    assert open_files() == before
+
+
 def test_a_file_of_another_size_is_checked_chunk_by_chunk(store: BlobStore) -> None:
     with store.begin(MANIFEST) as blob:
         put(blob, *range(5))
@@ -185,6 +305,88 @@ def test_where_links_do_not_work_bytes_are_copied(
     with store.add_file(source, chunk_bytes=CHUNK_BYTES) as blob:
         blob.link_to(tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == SOURCE
+
+
+def test_a_link_takes_the_place_of_what_a_crash_left_and_of_another_file(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    with store.begin(MANIFEST) as blob:
+        put(blob, *range(5))
+        blob.complete()
+        target = tmp_path / "out" / "model"
+        target.parent.mkdir()
+        target.write_bytes(b"another")
+        (target.parent / ".model.link.swarmnode-tmp").write_bytes(b"of a crash")
+        blob.link_to(target)
+        assert [path.name for path in target.parent.iterdir()] == ["model"]
+        assert target.samefile(blob.path)
+
+
+def test_a_link_to_a_blob_survives_a_power_failure(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    recorder = Recorder(home)
+    with recorder.attached():
+        store = BlobStore(home / "blobs", bytes_max=len(SOURCE))
+        with store.begin(MANIFEST) as blob:
+            put(blob, *range(5))
+            blob.complete()
+            blob.link_to(home / "model")
+        store.close()
+    left = tmp_path / "left"
+    left.mkdir()
+    recorder.disk.forget(random.Random(1), names=0, data=0).write_to(left)
+    assert (left / "model").read_bytes() == SOURCE
+
+
+def test_a_file_has_as_many_chunks_as_a_blob_may_have(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BLOB_CHUNKS_MAX", 5)
+    source = tmp_path / "source"
+    for n_bytes in (1, 5 * CHUNK_BYTES):
+        source.write_bytes(SOURCE.ljust(500)[:n_bytes])
+        with store.add_file(source, chunk_bytes=CHUNK_BYTES) as blob:
+            assert (blob.manifest.size_bytes, blob.is_complete) == (n_bytes, True)
+        source.unlink()
+    for n_bytes in (0, 5 * CHUNK_BYTES + 1):
+        source.write_bytes(bytes(n_bytes))
+        with pytest.raises(StorageError, match=f"1 to {5 * CHUNK_BYTES} bytes, .* has {n_bytes}"):
+            store.add_file(source, chunk_bytes=CHUNK_BYTES)
+
+
+def test_a_file_that_becomes_a_blob_has_the_same_proofs_as_one_that_was_fetched(
+    store: BlobStore, folder: Path, tmp_path: Path
+) -> None:
+    proofs = folder / NAME.hex() / "proofs"
+    with store.begin(MANIFEST) as blob:
+        put(blob, *range(5))
+    fetched = proofs.read_bytes()
+    store.remove(NAME)
+    source = tmp_path / "source"
+    source.write_bytes(SOURCE)
+    store.add_file(source, chunk_bytes=CHUNK_BYTES).close()
+    assert proofs.read_bytes() == fetched
+    assert stat.S_IMODE(proofs.stat().st_mode) == 0o600
+
+
+def test_only_what_is_complete_and_of_the_right_size_is_offered(
+    store: BlobStore, folder: Path, tmp_path: Path
+) -> None:
+    sources = [SOURCE[:n_bytes] for n_bytes in (30, 20, 10)]
+    names = []
+    for number, data in enumerate(sources):
+        (tmp_path / f"{number}").write_bytes(data)
+        with store.add_file(tmp_path / f"{number}") as blob:
+            names.append(blob.name)
+    store.begin(MANIFEST).close()
+    assert store.complete() == dict(zip(names, (30, 20, 10), strict=True))
+    assert store.names() == sorted([*names, NAME])
+    assert store.size_bytes() == 60 + len(SOURCE)
+    (folder / names[0].hex() / "data").write_bytes(bytes(29))
+    (folder / names[1].hex() / "data").unlink()
+    assert store.complete() == {names[2]: 10}
+    assert store.open(b"unknown") is None
 
 
 def test_an_empty_file_is_no_blob(store: BlobStore, tmp_path: Path) -> None:
