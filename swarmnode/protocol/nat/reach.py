@@ -366,10 +366,10 @@ def _agreed(votes: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], tuple[st
     networks: defaultdict[str, set[str]] = defaultdict(set)
     for host, network in votes:
         networks[host].add(network)
-    agreed: dict[str, str] = {}
-    guessed: dict[str, str] = {}
+    agreed: dict[int, str] = {}
+    guessed: dict[int, str] = {}
     for host in sorted(networks, key=lambda each: (-len(networks[each]), each)):
-        family = "6" if ":" in host else "4"
+        family = ip_address(host).version
         enough = len(networks[host]) >= limits.REACH_VOTES
         (agreed if enough else guessed).setdefault(family, host)
     for family in agreed:

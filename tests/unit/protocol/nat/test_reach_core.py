@@ -198,6 +198,13 @@ def test_when_there_is_no_room_one_that_is_gone_makes_it() -> None:
     assert not met(core, 3, host(4), NOW + 4)
 
 
+def test_a_peer_that_is_elsewhere_now_has_the_room_that_it_had() -> None:
+    core = core_with(*range(limits.REACH_VOTERS_MAX))
+    assert met(core, 3, host(50), NOW + 1)
+    assert core.statistics().voters == core.statistics().networks == limits.REACH_VOTERS_MAX
+    assert not met(core, 51, host(3), NOW + 2), "there is no more"
+
+
 def test_when_there_is_no_room_the_second_of_a_network_makes_it_for_one_of_another() -> None:
     core = core_with(*range(2, limits.REACH_VOTERS_MAX + 1))
     assert met(core, 90, "11.2.0.90", NOW + 1)
