@@ -369,9 +369,9 @@ def _agreed(votes: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], tuple[st
     agreed: dict[int, str] = {}
     guessed: dict[int, str] = {}
     for host in sorted(networks, key=lambda each: (-len(networks[each]), each)):
-        family = ip_address(host).version
+        version = ip_address(host).version
         enough = len(networks[host]) >= limits.REACH_VOTES
-        (agreed if enough else guessed).setdefault(family, host)
+        (agreed if enough else guessed).setdefault(version, host)
     for family in agreed:
         guessed.pop(family, None)
     return tuple(sorted(agreed.values())), tuple(sorted(guessed.values()))

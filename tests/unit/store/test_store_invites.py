@@ -129,14 +129,14 @@ def test_of_two_processes_that_forget_an_invite_at_once_neither_fails(
 def test_each_list_has_a_greater_number_and_one_that_was_lost_is_outdone(paths: SwarmPaths) -> None:
     assert load_revocations(paths) is None
     numbers = []
-    for number, now in enumerate((9.9, 9.9, 10.0, 500.0, 3.0)):
+    for number, now in enumerate((0.0, 9.9, 9.9, 10.0, 500.0, 3.0)):
         signed = revoke_invite(paths, SWARM, name(number), now)
         assert load_revocations(paths) == signed
         assert listed(signed).revoked == tuple(map(name, range(number + 1)))
         assert listed(signed).swarm_id == swarm_id(SWARM.public_key)
         numbers.append(listed(signed).sequence)
-    assert numbers == [9, 10, 11, 500, 501]
-    assert len(list((paths.directory / "revocations").iterdir())) == 5
+    assert numbers == [1, 9, 10, 11, 500, 501]
+    assert len(list((paths.directory / "revocations").iterdir())) == 6
     assert revoke_invite(paths, SWARM, name(2), 1000.0) == signed, "it is on the list"
 
 
