@@ -338,6 +338,24 @@ def test_what_is_appended_to_a_journal_that_a_killed_process_made_survives_a_pow
         assert journal.recovered.records == (*found, b"of the second")
 
 
+def test_what_was_found_when_a_journal_was_opened_survives_a_power_failure(tmp_path: Path) -> None:
+    """A killed process had appended it, and it was in the memory of the kernel only."""
+    path, left = tmp_path / "home" / "journal", tmp_path / "left"
+    left.mkdir()
+
+    def append() -> None:
+        with Journal(path) as journal:
+            journal.append(b"not synced")
+
+    recorder = after_death(tmp_path / "home", 10**6, append)
+    with recorder.attached(), Journal(path) as journal:
+        assert journal.recovered.records == (b"not synced",)
+        assert journal.statistics().synced_records == 1
+    recorder.disk.forget(random.Random(1), names=0, data=0).write_to(left)
+    with Journal(left / "journal") as journal:
+        assert journal.recovered.records == (b"not synced",)
+
+
 # --- to the byte ----------------------------------------------------------------------------------
 
 HEAD_BYTES = 16  # of the file, and of each record
