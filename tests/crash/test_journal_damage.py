@@ -27,6 +27,7 @@ from swarmnode.store.journal import (
 from tests.conftest import ROOT, open_files
 from tests.kits.disk_recorder import after_death
 
+HEAD_BYTES = 16  # of the file, and of each record
 PAYLOADS = (b"", b"one", bytes(range(40)), b"\xff" * 17)
 
 
@@ -174,15 +175,19 @@ def test_bounds_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             journal.append(bytes(JOURNAL_RECORD_BYTES_MAX + 1))
         monkeypatch.setattr(limits, "JOURNAL_BYTES_MAX", 1000)
         journal.append(bytes(900))
-        with pytest.raises(StorageError, match="must be rotated"):
-            journal.append(bytes(100))
+        with pytest.raises(StorageError, match="at most 1000 bytes: it must be rotated"):
+            journal.append(bytes(1000 - 900 - 3 * HEAD_BYTES + 1))
+        journal.append(bytes(1000 - 900 - 3 * HEAD_BYTES))
+        assert journal.statistics().size_bytes == 1000
         with pytest.raises(StorageError, match="a snapshot of"):
             journal.rotate([bytes(900), bytes(100)])
         journal.sync()
         with Journal(tmp_path / "full") as full:
-            full.rotate([bytes(1000 - 2 * 16)])  # a magic and a head of 16 bytes
+            full.rotate([bytes(1000 - 2 * HEAD_BYTES)])
+            with pytest.raises(StorageError, match="a snapshot of 1001 bytes, at most 1000"):
+                full.rotate([bytes(1000 - 2 * HEAD_BYTES + 1)])
     with Journal(path) as journal:
-        assert journal.recovered.records == (bytes(900),)
+        assert journal.recovered.records == (bytes(900), bytes(1000 - 900 - 3 * HEAD_BYTES))
     path.write_bytes(path.read_bytes() + bytes(1000))
     with pytest.raises(CorruptRecord, match="larger"):
         Journal(path)
@@ -358,8 +363,6 @@ def test_what_was_found_when_a_journal_was_opened_survives_a_power_failure(tmp_p
 
 # --- to the byte ----------------------------------------------------------------------------------
 
-HEAD_BYTES = 16  # of the file, and of each record
-
 
 def test_what_a_journal_holds_and_what_of_it_is_durable_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "journal"
@@ -450,27 +453,6 @@ def test_a_journal_is_rotated_when_it_has_grown_to_four_snapshots_and_is_worth_i
         assert size_bytes % 4 == 0
         assert not journal.needs_rotation(size_bytes // 4)
         assert journal.needs_rotation(size_bytes // 4 - 1)
-
-
-def test_a_journal_is_filled_to_its_last_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "JOURNAL_BYTES_MAX", 100)
-    path = tmp_path / "journal"
-    with Journal(path) as journal:
-        journal.append(bytes(20))
-        with pytest.raises(StorageError, match="at most 100 bytes: it must be rotated"):
-            journal.append(bytes(100 - 3 * HEAD_BYTES - 20 + 1))
-        journal.append(bytes(100 - 3 * HEAD_BYTES - 20))
-        assert journal.statistics().size_bytes == 100
-        for n_bytes, fits in ((100 - 2 * HEAD_BYTES, True), (100 - 2 * HEAD_BYTES + 1, False)):
-            if fits:
-                journal.rotate([bytes(n_bytes)])
-            else:
-                with pytest.raises(StorageError, match="a snapshot of 101 bytes, at most 100"):
-                    journal.rotate([bytes(n_bytes)])
-        journal.sync()
-    Journal(path).close()
 
 
 def test_a_journal_that_was_closed_takes_nothing_and_is_no_failed_disk(tmp_path: Path) -> None:

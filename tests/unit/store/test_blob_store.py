@@ -28,6 +28,7 @@ from swarmnode.store.shelf import Shelf
 from swarmnode.wire.blobs import BlobManifest
 from tests.conftest import open_files
 from tests.kits.disk_recorder import Recorder
+from tests.kits.other_system import UnreadablePath, failing, other_system
 
 CHUNK_BYTES = 100
 SOURCE = random.Random(1).randbytes(5 * CHUNK_BYTES - 30)
@@ -191,23 +192,17 @@ def test_a_chunk_that_is_cut_short_on_disk_is_lost_and_so_is_the_next_of_it(
         assert blob.have() == bytes([0b01111])
 
 
-def fails(code: int) -> Callable[[int], None]:
-    def fail(_fd: int) -> None:
-        raise OSError(code, os.strerror(code))
-
-    return fail
-
-
 @pytest.mark.parametrize("call", ["fdatasync", "fsync"])
 def test_chunks_that_may_never_reach_the_disk_are_written_again(
-    call: str, store: BlobStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+    call: str, store: BlobStore, folder: Path
 ) -> None:
     with store.begin(MANIFEST) as blob:
         put(blob, *range(5))
-        with monkeypatch.context() as failing:
-            failing.setattr(os, call, fails(errno.EIO))
-            with pytest.raises(StorageError, match="cannot write to"):
-                blob.flush() if call == "fdatasync" else blob.complete()
+        with (
+            other_system(**{call: failing(errno.EIO)}),
+            pytest.raises(StorageError, match="cannot write to"),
+        ):
+            blob.flush() if call == "fdatasync" else blob.complete()
         assert blob.stored == frozenset()
         assert not (folder / NAME.hex() / "proofs").exists()
         with pytest.raises(StorageError, match="the disk has failed: begin anew"):
@@ -222,27 +217,27 @@ def test_chunks_that_may_never_reach_the_disk_are_written_again(
         assert blob.path.read_bytes() == SOURCE
 
 
-def test_a_blob_whose_name_may_be_lost_is_not_complete(
-    store: BlobStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_blob_whose_name_may_be_lost_is_not_complete(store: BlobStore) -> None:
+    def sync(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
     with store.begin(MANIFEST) as blob:
         put(blob, *range(5))
-        with monkeypatch.context() as failing:
-            failing.setattr("swarmnode.store.blobs.sync_directory", fails(errno.EIO))
-            with pytest.raises(StorageError):
-                blob.complete()
+        with other_system(fsync=sync), pytest.raises(StorageError, match="cannot write to"):
+            blob.complete()
         assert not blob.is_complete
         assert (blob.path.parent / "part").exists()
         blob.complete()
         assert blob.is_complete
 
 
-def test_a_disk_that_writes_a_byte_at_a_time_gets_all_of_them(
-    store: BlobStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_writes_a_byte_at_a_time_gets_all_of_them(store: BlobStore) -> None:
     real = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, data[:1], offset))
-    with store.begin(MANIFEST) as blob:
+    with (
+        store.begin(MANIFEST) as blob,
+        other_system(pwrite=lambda fd, data, offset: real(fd, data[:1], offset)),
+    ):
         put(blob, *range(5))
     with store.begin(MANIFEST) as blob:
         assert read(blob, *range(5)) == [(CHUNKS[i], TREE.proof(i)) for i in range(5)]
@@ -339,20 +334,18 @@ def test_a_link_to_a_blob_survives_a_power_failure(tmp_path: Path) -> None:
     assert (left / "model").read_bytes() == SOURCE
 
 
-def test_a_file_has_as_many_chunks_as_a_blob_may_have(
-    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_file_of_more_chunks_than_a_blob_may_have_is_none(
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(limits, "BLOB_CHUNKS_MAX", 5)
+    most = limits.BLOB_CHUNKS_MAX
+    store = BlobStore(tmp_path / "blobs", bytes_max=1)
     source = tmp_path / "source"
-    for n_bytes in (1, 5 * CHUNK_BYTES):
-        source.write_bytes(SOURCE.ljust(500)[:n_bytes])
-        with store.add_file(source, chunk_bytes=CHUNK_BYTES) as blob:
-            assert (blob.manifest.size_bytes, blob.is_complete) == (n_bytes, True)
-        source.unlink()
-    for n_bytes in (0, 5 * CHUNK_BYTES + 1):
+    for n_bytes in (0, most + 1):
         source.write_bytes(bytes(n_bytes))
-        with pytest.raises(StorageError, match=f"1 to {5 * CHUNK_BYTES} bytes, .* has {n_bytes}"):
-            store.add_file(source, chunk_bytes=CHUNK_BYTES)
+        with pytest.raises(StorageError, match=f"1 to {most} bytes, this file has {n_bytes}"):
+            store.add_file(source, chunk_bytes=1)
+    source.write_bytes(bytes(1))
+    store.add_file(source, chunk_bytes=1).close()
 
 
 def test_a_file_that_becomes_a_blob_has_the_same_proofs_as_one_that_was_fetched(
@@ -443,15 +436,11 @@ def test_what_a_removal_that_was_killed_left_is_removed_by_the_next_one_or_by_th
         assert store.names() == [blob_name(other)]
 
 
-def test_a_store_that_cannot_be_cleaned_is_not_locked(
-    store: BlobStore, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_cannot_be_cleaned_is_not_locked(store: BlobStore, folder: Path) -> None:
     store.close()
     before = open_files()
-    with monkeypatch.context() as failing:
-        failing.setattr(Path, "iterdir", lambda _: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            BlobStore(folder, bytes_max=1)
+    with pytest.raises(StorageError, match="cannot clean"):
+        BlobStore(UnreadablePath(folder), bytes_max=1)
     assert open_files() == before
 
 

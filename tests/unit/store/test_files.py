@@ -30,6 +30,7 @@ from swarmnode.store.files import (
 )
 from tests.conftest import open_files
 from tests.kits.disk_recorder import DEATH, Fault, Killed, Recorder
+from tests.kits.other_system import BusyPath, other_system
 
 
 class Disk:
@@ -177,36 +178,30 @@ def test_a_file_has_the_mode_that_its_writer_wants(tmp_path: Path) -> None:
     assert modes == {"public": 0o644, "new": 0o600, "incoming": 0o600}
 
 
-def test_room_is_taken_for_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_is_taken_for_a_whole_file() -> None:
     taken: list[tuple[int, int, int]] = []
-    monkeypatch.setattr(os, "posix_fallocate", lambda *call: taken.append(call), raising=False)
-    reserve(7, 1000)
+    with other_system(posix_fallocate=lambda *call: taken.append(call)):
+        reserve(7, 1000)
     assert taken == [(7, 0, 1000)]
 
 
-def test_where_no_room_can_be_taken_it_is_at_least_looked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delattr(os, "posix_fallocate", raising=False)
-    monkeypatch.setattr(os, "fstatvfs", lambda _fd: SimpleNamespace(f_bavail=3, f_frsize=512))
-    reserve(7, 3 * 512)
-    with pytest.raises(OSError, match="No space left") as caught:
-        reserve(7, 3 * 512 + 1)
+def test_where_no_room_can_be_taken_it_is_at_least_looked_for() -> None:
+    room = SimpleNamespace(f_bavail=3, f_frsize=512)
+    with other_system(posix_fallocate=None, fstatvfs=lambda _fd: room):
+        reserve(7, 3 * 512)
+        with pytest.raises(OSError, match="No space left") as caught:
+            reserve(7, 3 * 512 + 1)
     assert caught.value.errno == errno.ENOSPC
 
 
 @pytest.mark.parametrize("has_fdatasync", [True, False])
 def test_what_was_written_is_made_durable_as_cheaply_as_the_system_can(
-    has_fdatasync: bool, monkeypatch: pytest.MonkeyPatch
+    has_fdatasync: bool,
 ) -> None:
     calls: list[tuple[str, int]] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: calls.append(("fsync", fd)))
-    monkeypatch.delattr(os, "fdatasync", raising=False)
-    if has_fdatasync:
-        monkeypatch.setattr(
-            os, "fdatasync", lambda fd: calls.append(("fdatasync", fd)), raising=False
-        )
-    sync_data(7)
+    fdatasync = (lambda fd: calls.append(("fdatasync", fd))) if has_fdatasync else None
+    with other_system(fsync=lambda fd: calls.append(("fsync", fd)), fdatasync=fdatasync):
+        sync_data(7)
     assert calls == [("fdatasync" if has_fdatasync else "fsync", 7)]
 
 
@@ -310,14 +305,12 @@ def test_lock_removes_what_a_crash_left_and_nothing_else(tmp_path: Path) -> None
 
 
 def test_a_temporary_file_that_its_writer_takes_away_meanwhile_does_not_stop_a_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    stale = tmp_path / ".state.2.swarmnode-tmp"
+    stale = tmp_path / ".state.1.swarmnode-tmp"
     stale.touch()
     os.utime(stale, (0, 0))
-    gone = tmp_path / ".state.1.swarmnode-tmp"
-    monkeypatch.setattr(Path, "glob", lambda _folder, _pattern: iter([gone, stale]))
-    HomeLock(tmp_path / "home.lock").close()
+    HomeLock(BusyPath(tmp_path / "home.lock")).close()
     assert not stale.exists()
 
 

@@ -30,9 +30,10 @@ from swarmnode.store.invites import (
     save_member_chain,
     set_admission_state_aside,
 )
-from swarmnode.wire.admission import InviteCertificate, Revocations
+from swarmnode.wire.admission import Revocations
 from swarmnode.wire.packing import decode_record
 from swarmnode.wire.swarm import Signed
+from tests.kits.other_system import BusyPath
 
 SWARM = Identity.from_seed(bytes(32))
 PEER = Identity.from_seed(b"\1" * 32).peer_id
@@ -107,19 +108,12 @@ def test_an_invite_that_was_revoked_is_known_until_a_list_leaves_it_out(paths: S
 
 
 def test_of_two_processes_that_forget_an_invite_at_once_neither_fails(
-    paths: SwarmPaths, monkeypatch: pytest.MonkeyPatch
+    paths: SwarmPaths,
 ) -> None:
     old, new = invite(), invite(lasts_s=10**6)
     save_invite(old, paths, now_unix_s=NOW)
-
-    def load_and_be_late(where: SwarmPaths) -> dict[bytes, InviteCertificate]:
-        found = load_invites(where)
-        for path in (paths.directory / "invites").iterdir():
-            path.unlink()
-        return found
-
-    monkeypatch.setattr("swarmnode.store.invites.load_invites", load_and_be_late)
-    save_invite(new, paths, now_unix_s=ends_at(old.certificate) + 1)
+    busy = SwarmPaths(BusyPath(paths.directory))
+    save_invite(new, busy, now_unix_s=ends_at(old.certificate) + 1)
     assert set(load_invites(paths)) == {new.id}
 
 

@@ -29,6 +29,7 @@ from swarmnode.store.swarms import (
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.swarm import Signed
 from tests.kits.disk_recorder import Recorder
+from tests.kits.other_system import UnreadablePath
 from tests.unit.protocol.test_swarm import make_manifest
 
 KEY = Identity.from_seed(bytes(32)).public_key
@@ -185,16 +186,11 @@ def test_a_name_that_is_not_known_says_how_it_gets_known(paths: Paths) -> None:
 
 
 def test_a_folder_of_swarms_that_cannot_be_read_is_an_error(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
+    paths: Paths,
 ) -> None:
     save_link(FULL, paths)
-
-    def refuse(_folder: Path) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "iterdir", refuse)
     with pytest.raises(StorageError, match="cannot read"):
-        stored_links(paths)
+        stored_links(Paths(UnreadablePath(paths.home)))
 
 
 def test_a_manifest_is_read_as_it_was_signed_or_what_is_wrong_is_named(paths: Paths) -> None:
