@@ -137,8 +137,8 @@ class IncomingFile:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
-        with contextlib.suppress(OSError):  # a later start removes it
-            self._temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it has its name, or a later start removes it
+            self._temporary.unlink()
 
 
 class HomeLock:

@@ -88,8 +88,7 @@ class Journal:
         """
         self._path = path
         self._failed = False
-        self._rotations = self._size_bytes = self._records = self._synced = 0
-        self._synced_bytes = 0
+        self._rotations = self._size_bytes = self._synced_bytes = self._records = self._synced = 0
         self._fd = -1
         make_private_dir(path.parent)
         self._lock = _take_lock(path)

@@ -26,6 +26,7 @@ from swarmnode.store.journal import (
 )
 from tests.conftest import ROOT, open_files
 from tests.kits.disk_recorder import after_death
+from tests.kits.other_system import failing, other_system
 
 HEAD_BYTES = 16  # of the file, and of each record
 PAYLOADS = (b"", b"one", bytes(range(40)), b"\xff" * 17)
@@ -507,6 +508,30 @@ def test_a_rotation_that_fails_leaves_the_old_generation_or_none_to_append_to(
                 journal.append(b"next")
     with Journal(path) as journal:
         assert journal.recovered.records == ((b"old", b"next") if goes_on else (b"new",))
+
+
+def test_a_rotation_leaves_no_file_open(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal") as journal:
+        before = open_files()
+        for _ in range(2):
+            journal.rotate([b"snapshot"])
+        assert open_files() == before
+
+
+def test_a_half_record_that_cannot_be_taken_back_is_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        journal.append(b"one")
+        journal.sync()
+        with (
+            other_system(write=failing(errno.ENOSPC), ftruncate=failing(errno.EIO)),
+            pytest.raises(StorageFull),
+        ):
+            journal.append(b"two")
+        with pytest.raises(StorageError, match="restart to read what is there"):
+            journal.append(b"two")
+    with Journal(path) as journal:
+        assert journal.recovered == Recovery((b"one",))
 
 
 def test_what_was_not_synced_when_an_fsync_failed_is_cut_off(

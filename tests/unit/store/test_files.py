@@ -29,7 +29,7 @@ from swarmnode.store.files import (
     write_new,
 )
 from tests.conftest import open_files
-from tests.kits.disk_recorder import DEATH, Fault, Killed, Recorder
+from tests.kits.disk_recorder import DEATH, Fault, Killed, Recorder, after_death
 from tests.kits.other_system import BusyPath, other_system
 
 
@@ -124,6 +124,19 @@ def test_write_new_never_replaces(tmp_path: Path) -> None:
     assert not write_new(path, b"second")
     assert path.read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("nth", range(1, 12))
+def test_whichever_of_two_was_first_with_a_new_file_what_both_take_for_it_is_durable(
+    nth: int, tmp_path: Path
+) -> None:
+    path, left = tmp_path / "home" / "key", tmp_path / "left"
+    left.mkdir()
+    recorder = after_death(tmp_path / "home", nth, lambda: write_new(path, b"first"))
+    with recorder.attached():
+        is_second = write_new(path, b"second")
+    recorder.disk.forget(random.Random(1), names=0, data=0).write_to(left)
+    assert (left / "key").read_bytes() == (b"second" if is_second else b"first")
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
@@ -364,6 +377,14 @@ def test_a_file_of_the_history_is_filled_to_its_last_byte_before_the_next_begins
     history.append({"n": 4})
     history.close()
     assert entries(path) == [3, 4]
+
+
+def test_a_line_of_the_history_has_its_words_in_order_and_no_space(tmp_path: Path) -> None:
+    path = tmp_path / "exchanges.jsonl"
+    history = HistoryFile(path)
+    history.append({"b": [1, "é"], "a": {"d": None, "c": 0.5}})
+    history.close()
+    assert path.read_bytes() == b'{"a":{"c":0.5,"d":null},"b":[1,"\\u00e9"]}\n'
 
 
 def test_a_rotation_keeps_no_file_open(tmp_path: Path) -> None:
