@@ -201,8 +201,6 @@ class HistoryFile:
         """
         self._path = path
         self._bytes_max = bytes_max
-        self._fd = -1
-        self._size_bytes = 0
         self._open()
 
     def append(self, entry: Mapping[str, Any]) -> None:
