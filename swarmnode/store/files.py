@@ -201,6 +201,8 @@ class HistoryFile:
         """
         self._path = path
         self._bytes_max = bytes_max
+        self._fd: int
+        self._size_bytes: int
         self._open()
 
     def append(self, entry: Mapping[str, Any]) -> None:
