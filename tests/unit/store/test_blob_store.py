@@ -7,11 +7,13 @@ import hashlib
 import os
 import random
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import trio
 
 from swarmnode import limits
 from swarmnode.errors import CorruptRecord, MalformedMessage, Refused, StorageError, StorageFull
@@ -24,7 +26,7 @@ from swarmnode.protocol.blobs.merkle import (
     leaf_hashes,
 )
 from swarmnode.store.blobs import Blob, BlobStore
-from swarmnode.store.shelf import Shelf
+from swarmnode.store.shelf import NotHere, Shelf, Threads
 from swarmnode.wire.blobs import BlobManifest
 from tests.conftest import open_files
 from tests.kits.disk_recorder import Recorder
@@ -494,6 +496,43 @@ async def test_a_blob_that_was_replaced_is_opened_anew_for_the_next_user(store: 
             assert new is not old
             async with shelf.open(NAME) as same:
                 assert same is new
+
+
+async def test_a_blob_that_is_not_here_is_lent_to_none_and_nothing_stays_open(
+    store: BlobStore,
+) -> None:
+    shelf = Shelf(store, at_once)
+    before = open_files()
+    for _ in range(2):
+        with pytest.raises(NotHere):
+            async with shelf.open(NAME):
+                raise AssertionError("there is none")
+        async with shelf.begin(NAME, MANIFEST) as blob:
+            put(blob, 0)
+        store.remove(NAME)
+    assert open_files() == before
+
+
+async def test_what_blocks_runs_in_a_few_threads_and_ends_as_it_ends_there() -> None:
+    run, own = Threads(), threading.get_ident()
+    all_at_once = threading.Barrier(limits.BLOB_THREADS_MAX)
+    running: set[int] = set()
+    most: list[int] = []
+
+    def work() -> None:
+        running.add(threading.get_ident())
+        all_at_once.wait(timeout=60)
+        most.append(len(running))
+        all_at_once.wait(timeout=60)
+        running.remove(threading.get_ident())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(2 * limits.BLOB_THREADS_MAX):
+            nursery.start_soon(run, work)
+    assert most == [limits.BLOB_THREADS_MAX] * 2 * limits.BLOB_THREADS_MAX
+    assert await run(threading.get_ident) != own
+    with pytest.raises(ZeroDivisionError):
+        await run(lambda: 1 // 0)
 
 
 def test_a_manifest_is_checked_against_the_name_of_its_blob() -> None:
