@@ -307,6 +307,14 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
         view = view[os.write(fd, view) :]
 
 
+def write_at(fd: int, data: bytes | memoryview, offset: int) -> None:
+    """Write every byte at a place, however many calls that takes. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        n_bytes = os.pwrite(fd, view, offset)
+        view, offset = view[n_bytes:], offset + n_bytes
+
+
 def sync_data(fd: int) -> None:
     """Make what was written durable, and of what a file is only its size. Raises OSError."""
     # macOS has no such call.

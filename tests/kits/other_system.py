@@ -32,7 +32,7 @@ def other_system(**calls: Callable[..., Any] | None) -> Iterator[None]:
 def failing(code: int) -> Callable[..., Any]:
     """Return a call that always fails with this error."""
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code))
 
     return fail

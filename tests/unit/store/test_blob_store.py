@@ -30,7 +30,7 @@ from swarmnode.store.shelf import NotHere, Shelf, Threads
 from swarmnode.wire.blobs import BlobManifest
 from tests.conftest import open_files
 from tests.kits.disk_recorder import Recorder
-from tests.kits.other_system import UnreadablePath, failing, other_system
+from tests.kits.other_system import failing, other_system
 
 CHUNK_BYTES = 100
 SOURCE = random.Random(1).randbytes(5 * CHUNK_BYTES - 30)
@@ -384,6 +384,26 @@ def test_only_what_is_complete_and_of_the_right_size_is_offered(
     assert store.open(b"unknown") is None
 
 
+def test_a_file_that_does_not_become_a_blob_is_left_alone_and_nothing_stays_open(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(SOURCE)
+    before = open_files()
+
+    def sync(fd: int) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink().name == "part":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with other_system(fsync=sync), pytest.raises(StorageError, match="cannot write to"):
+        store.add_file(source, chunk_bytes=CHUNK_BYTES)
+    assert open_files() == before
+    assert source.read_bytes() == SOURCE
+    with store.add_file(source, chunk_bytes=CHUNK_BYTES) as blob:
+        assert blob.is_complete
+        assert read(blob, 4) == [(CHUNKS[4], TREE.proof(4))]
+
+
 def test_an_empty_file_is_no_blob(store: BlobStore, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     with pytest.raises(StorageError, match="this file has 0"):
@@ -439,10 +459,12 @@ def test_what_a_removal_that_was_killed_left_is_removed_by_the_next_one_or_by_th
 
 
 def test_a_store_that_cannot_be_cleaned_is_not_locked(store: BlobStore, folder: Path) -> None:
+    store.begin(MANIFEST).close()
+    (folder / NAME.hex() / "manifest").unlink()
     store.close()
     before = open_files()
-    with pytest.raises(StorageError, match="cannot clean"):
-        BlobStore(UnreadablePath(folder), bytes_max=1)
+    with other_system(rmdir=failing(errno.EIO)), pytest.raises(StorageError, match="cannot clean"):
+        BlobStore(folder, bytes_max=1)
     assert open_files() == before
 
 
