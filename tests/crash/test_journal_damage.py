@@ -431,11 +431,12 @@ def test_the_last_three_tails_are_kept(n_tails: int, tmp_path: Path) -> None:
 
 def test_tails_are_numbered_on_from_the_greatest_number(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    for name in ("journal.torn-9", "journal.torn-10", "journal.torn-mine"):
-        (tmp_path / name).touch()
-    path.write_bytes(b"")
-    with Journal(path) as journal:
-        assert journal.recovered.saved_as == tmp_path / "journal.torn-11"
+    (tmp_path / "journal.torn-mine").touch()
+    for there, number in (("journal.torn-mine", 1), ("journal.torn-9", 10), ("journal.torn-5", 11)):
+        (tmp_path / there).touch()
+        path.write_bytes(b"")
+        with Journal(path) as journal:
+            assert journal.recovered.saved_as == tmp_path / f"journal.torn-{number}"
 
 
 def test_a_journal_is_rotated_when_it_has_grown_to_four_snapshots_and_is_worth_it(
@@ -508,6 +509,21 @@ def test_a_rotation_that_fails_leaves_the_old_generation_or_none_to_append_to(
                 journal.append(b"next")
     with Journal(path) as journal:
         assert journal.recovered.records == ((b"old", b"next") if goes_on else (b"new",))
+
+
+def test_a_new_generation_that_cannot_be_opened_is_the_end_and_keeps_no_file_open(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        before = open_files()
+        with other_system(fstat=failing(errno.EIO)), pytest.raises(StorageError, match="open"):
+            journal.rotate([b"new"])
+        assert open_files() == before
+        with pytest.raises(StorageError, match="restart to read what is there"):
+            journal.sync()
+    with Journal(path) as journal:
+        assert journal.recovered.records == (b"new",)
 
 
 def test_a_rotation_leaves_no_file_open(tmp_path: Path) -> None:
