@@ -26,7 +26,7 @@ from swarmnode.store.journal import (
 )
 from tests.conftest import ROOT, open_files
 from tests.kits.disk_recorder import after_death
-from tests.kits.other_system import failing, other_system
+from tests.kits.other_system import BusyPath, failing, other_system
 
 HEAD_BYTES = 16  # of the file, and of each record
 PAYLOADS = (b"", b"one", bytes(range(40)), b"\xff" * 17)
@@ -427,6 +427,15 @@ def test_the_last_three_tails_are_kept(n_tails: int, tmp_path: Path) -> None:
     kept = {each.name: each.read_bytes() for each in tmp_path.glob("journal.torn-*")}
     first = max(1, n_tails - 2)
     assert kept == {f"journal.torn-{n}": b"%d" % n for n in range(first, n_tails + 1)}
+
+
+def test_a_tail_that_a_person_takes_away_meanwhile_does_not_stop_a_start(tmp_path: Path) -> None:
+    for number in range(1, 4):
+        (tmp_path / f"journal.torn-{number}").touch()
+    (tmp_path / "journal").write_bytes(b"")
+    Journal(BusyPath(tmp_path / "journal")).close()
+    kept = {each.name for each in tmp_path.glob("journal.torn-*")}
+    assert kept == {f"journal.torn-{number}" for number in (2, 3, 4)}
 
 
 def test_tails_are_numbered_on_from_the_greatest_number(tmp_path: Path) -> None:
