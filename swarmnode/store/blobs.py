@@ -440,7 +440,7 @@ class BlobStore:
         folder = self._folder_of(name)
         with storage_errors(folder, "remove"), contextlib.suppress(FileNotFoundError):
             # First what makes it count, so that a crash leaves nothing that looks like a blob.
-            (folder / "manifest").unlink(missing_ok=True)
+            (folder / "manifest").unlink()
             shutil.rmtree(folder)
 
     def _finish_removals(self) -> None:
