@@ -466,6 +466,15 @@ def test_a_journal_is_rotated_when_it_has_grown_to_four_snapshots_and_is_worth_i
         assert journal.needs_rotation(size_bytes // 4 - 1)
 
 
+def test_a_journal_whose_tail_was_cut_off_keeps_no_file_open(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    whole = written(path)
+    before = open_files()
+    path.write_bytes(whole + b"torn")
+    Journal(path).close()
+    assert open_files() == before
+
+
 def test_a_journal_that_was_closed_takes_nothing_and_is_no_failed_disk(tmp_path: Path) -> None:
     path = tmp_path / "home" / "journal"
     before = open_files()
