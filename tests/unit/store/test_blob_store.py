@@ -319,7 +319,7 @@ def test_a_link_takes_the_place_of_what_a_crash_left_and_of_another_file(
         assert target.samefile(blob.path)
 
 
-def test_a_link_to_a_blob_survives_a_power_failure(tmp_path: Path) -> None:
+def test_a_blob_and_a_link_to_it_survive_a_power_failure(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     recorder = Recorder(home)
@@ -334,6 +334,21 @@ def test_a_link_to_a_blob_survives_a_power_failure(tmp_path: Path) -> None:
     left.mkdir()
     recorder.disk.forget(random.Random(1), names=0, data=0).write_to(left)
     assert (left / "model").read_bytes() == SOURCE
+    kept = BlobStore(left / "blobs", bytes_max=len(SOURCE)).open(NAME)
+    assert kept is not None
+    with kept:
+        assert read(kept, *range(5)) == [(CHUNKS[i], TREE.proof(i)) for i in range(5)]
+
+
+def test_a_file_that_becomes_a_blob_takes_the_place_of_a_part_of_it(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    with store.begin(MANIFEST) as blob:
+        put(blob, 3)
+    source = tmp_path / "source"
+    source.write_bytes(SOURCE)
+    with store.add_file(source, chunk_bytes=CHUNK_BYTES) as blob:
+        assert blob.path.samefile(source), "its bytes are shared and not copied"
 
 
 def test_a_file_of_more_chunks_than_a_blob_may_have_is_none(

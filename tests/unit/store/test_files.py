@@ -7,6 +7,7 @@ import random
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -124,6 +125,28 @@ def test_write_new_never_replaces(tmp_path: Path) -> None:
     assert not write_new(path, b"second")
     assert path.read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def write_incoming(path: Path, data: bytes) -> None:
+    with IncomingFile(path) as incoming:
+        incoming.write(memoryview(data))
+        incoming.commit()
+
+
+@pytest.mark.parametrize("write", [write_atomic, write_new, write_incoming])
+def test_what_was_written_survives_a_power_failure_and_no_file_stays_open(
+    write: Callable[[Path, bytes], object], tmp_path: Path
+) -> None:
+    home, left = tmp_path / "home", tmp_path / "left"
+    home.mkdir()
+    left.mkdir()
+    before = open_files()
+    recorder = Recorder(home)
+    with recorder.attached():
+        write(home / "state", b"whole")
+    assert open_files() == before
+    recorder.disk.forget(random.Random(1), names=0, data=0).write_to(left)
+    assert (left / "state").read_bytes() == b"whole"
 
 
 @pytest.mark.parametrize("nth", range(1, 12))
@@ -268,6 +291,7 @@ def test_second_daemon_on_a_home_is_told_which_is_there(tmp_path: Path) -> None:
             HomeLock(path)
         assert open_files() == before
         assert path.exists()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
     HomeLock(path).close()
 
 
