@@ -333,7 +333,7 @@ def reserve(fd: int, size_bytes: int) -> None:
 
 def sync_directory(path: Path) -> None:
     """Make renames, links and removals in a directory durable. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:
