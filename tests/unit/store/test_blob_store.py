@@ -451,6 +451,18 @@ def test_a_folder_without_its_manifest_is_no_blob(store: BlobStore, folder: Path
         assert blob.stored == {0}
 
 
+def test_a_manifest_in_the_folder_of_another_blob_makes_none_of_it(
+    store: BlobStore, folder: Path
+) -> None:
+    other = BlobManifest(11, CHUNK_BYTES, leaf_hash(b"other"))
+    for manifest in (MANIFEST, other):
+        store.begin(manifest).close()
+    whole = (folder / blob_name(other).hex() / "manifest").read_bytes()
+    (folder / NAME.hex() / "manifest").write_bytes(whole)
+    assert store.names() == [blob_name(other)]
+    assert store.open(NAME) is None
+
+
 def test_what_a_removal_that_was_killed_left_is_removed_by_the_next_start(
     store: BlobStore, folder: Path
 ) -> None:
