@@ -351,7 +351,7 @@ def test_a_temporary_file_that_its_writer_takes_away_meanwhile_does_not_stop_a_s
     assert not stale.exists()
 
 
-def entries(path: Path) -> list[int]:
+def entries(path: Path) -> list[object]:
     return [entry["n"] for entry in read_history(path)]
 
 
