@@ -57,6 +57,7 @@ from swarmnode.store.files import (
     sync_data,
     sync_directory,
     undone,
+    write_at,
     write_atomic,
 )
 from swarmnode.wire.blobs import BlobManifest
@@ -212,9 +213,9 @@ class Blob:
         if self._has_failed:
             raise StorageError(f"{self._folder}: the disk has failed: begin anew")
         with storage_errors(self._folder, "write to"):
-            _write_at(self._fd, chunk, self._offset(index))
+            write_at(self._fd, chunk, self._offset(index))
             slot = _Slot(leaf, _checksum(chunk), proof)
-            _write_at(self._proofs_fd, slot.encode(), index * self._slot_bytes)
+            write_at(self._proofs_fd, slot.encode(), index * self._slot_bytes)
         self._stored.add(index)
 
     def flush(self) -> None:
@@ -304,10 +305,8 @@ class Blob:
 
     def _lose(self, index: int) -> None:
         self._stored.discard(index)
-        with storage_errors(self._folder, "write to"):
-            _write_at(self._proofs_fd, bytes(_HASH_BYTES), index * self._slot_bytes)
-            with contextlib.suppress(FileNotFoundError):
-                self.path.replace(self._part)
+        with storage_errors(self._folder, "write to"), contextlib.suppress(FileNotFoundError):
+            self.path.replace(self._part)
 
     def _offset(self, index: int) -> int:
         return index * self.manifest.chunk_bytes
@@ -336,8 +335,11 @@ class BlobStore:
         """
         self._folder = folder
         self._bytes_max = bytes_max
-        self._lock = HomeLock(folder / "lock")
         self._reserving = threading.Lock()
+        with contextlib.ExitStack() as undo:
+            self._lock = undo.enter_context(HomeLock(folder / "lock"))
+            self._finish_removals()
+            undo.pop_all()
 
     def close(self) -> None:
         """Let another process write here."""
@@ -441,6 +443,13 @@ class BlobStore:
             (folder / "manifest").unlink()
             shutil.rmtree(folder)
 
+    def _finish_removals(self) -> None:
+        """Remove what a crash in a removal left: it counts nowhere, and would stay for ever."""
+        with storage_errors(self._folder, "clean"):
+            for folder in [*self._folder.glob("[0-9a-f]" * 64)]:
+                if folder.is_dir() and not (folder / "manifest").exists():
+                    shutil.rmtree(folder)
+
     def _adopt(self, path: Path, folder: Path) -> None:
         with storage_errors(folder, "write to"):
             part = folder / "part"
@@ -488,10 +497,3 @@ def _slot_bytes(manifest: BlobManifest, index: int) -> int:
 
 def _checksum(chunk: bytes | bytearray | memoryview) -> bytes:
     return Poly1305.generate_tag(_CHECKSUM_KEY, chunk)
-
-
-def _write_at(fd: int, data: bytes | memoryview, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        n_bytes = os.pwrite(fd, view, offset)
-        view, offset = view[n_bytes:], offset + n_bytes

@@ -137,8 +137,8 @@ class IncomingFile:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
-        with contextlib.suppress(OSError):  # a later start removes it
-            self._temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it has its name, or a later start removes it
+            self._temporary.unlink()
 
 
 class HomeLock:
@@ -201,8 +201,8 @@ class HistoryFile:
         """
         self._path = path
         self._bytes_max = bytes_max
-        self._fd = -1
-        self._size_bytes = 0
+        self._fd: int
+        self._size_bytes: int
         self._open()
 
     def append(self, entry: Mapping[str, Any]) -> None:
@@ -307,6 +307,14 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
         view = view[os.write(fd, view) :]
 
 
+def write_at(fd: int, data: bytes | memoryview, offset: int) -> None:
+    """Write every byte at a place, however many calls that takes. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        n_bytes = os.pwrite(fd, view, offset)
+        view, offset = view[n_bytes:], offset + n_bytes
+
+
 def sync_data(fd: int) -> None:
     """Make what was written durable, and of what a file is only its size. Raises OSError."""
     # macOS has no such call.
@@ -325,7 +333,7 @@ def reserve(fd: int, size_bytes: int) -> None:
 
 def sync_directory(path: Path) -> None:
     """Make renames, links and removals in a directory durable. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:
@@ -346,8 +354,9 @@ def undone(undo: Callable[[], object]) -> Iterator[None]:
 def _remove_stale_temporaries(directory: Path, *, now_s: float) -> None:
     """Remove what a crash left; a recent one may belong to a command that runs right now."""
     for path in directory.glob(f".*{_TEMPORARY_SUFFIX}"):
-        if path.lstat().st_mtime < now_s - STALE_TEMPORARY_S:
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # such a command has just ended
+            if path.lstat().st_mtime < now_s - STALE_TEMPORARY_S:
+                path.unlink()
 
 
 @contextlib.contextmanager

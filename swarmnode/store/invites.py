@@ -73,8 +73,9 @@ def load_invites(paths: SwarmPaths) -> dict[bytes, InviteCertificate]:
     """
     found = []
     for path in _files(_invites(paths)):
-        signed = _decode(path, _read(path), Signed)
-        found.append(_decode(path, signed.body, InviteCertificate))
+        with suppress(FileNotFoundError):  # another process has just seen that it is long over
+            signed = _decode(path, _read(path), Signed)
+            found.append(_decode(path, signed.body, InviteCertificate))
     found.sort(key=lambda certificate: (certificate.not_before, certificate.invite_key))
     return {invite_id(certificate.invite_key): certificate for certificate in found}
 

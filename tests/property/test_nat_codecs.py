@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from swarmnode import limits
 from swarmnode.errors import LimitExceeded, MalformedMessage, Refused, RemoteProtocolError
 from swarmnode.protocol.nat import igd, pcp
-from swarmnode.protocol.nat.http_answer import AnswerReader, HttpAnswer, parse_head
+from swarmnode.protocol.nat.http_answer import (
+    AnswerReader,
+    HttpAnswer,
+    encode_http_request,
+    parse_head,
+)
 from swarmnode.protocol.nat.tree import (
     PORTMAP_XML_DEPTH_MAX,
     PORTMAP_XML_NODES_MAX,
@@ -172,6 +177,59 @@ def test_a_router_that_only_knows_nat_pmp_says_so() -> None:
         pcp.decode_pcp_map(bytes((0, 0x81, 0, 1, 0, 0, 0, 7)), NONCE, 7337)
 
 
+def test_four_bytes_are_enough_to_say_that_it_is_nat_pmp() -> None:
+    with pytest.raises(pcp.OtherVersion):
+        pcp.decode_pcp_map(bytes((0, 0x81, 0, 1)), NONCE, 7337)
+    with pytest.raises(MalformedMessage):
+        pcp.decode_pcp_map(bytes((0, 0x81, 0)), NONCE, 7337)
+
+
+def test_a_pcp_answer_has_whole_words_and_at_most_those_of_the_rfc() -> None:
+    sound = pcp_answer(IPv4Address("11.11.11.100"), 7337, 3600)
+    for n_bytes in (60, 64, 1100):  # options may follow
+        assert pcp.decode_pcp_map(sound.ljust(n_bytes, b"\0"), NONCE, 7337).port == 7337
+    for data in (sound[:56], sound + bytes(2), sound.ljust(1104, b"\0")):
+        with pytest.raises(MalformedMessage, match=f"60 bytes, got {len(data)}"):
+            pcp.decode_pcp_map(data, NONCE, 7337)
+
+
+@pytest.mark.parametrize("place", [0, 1, 36, 40, 41])  # version, opcode, protocol, internal port
+def test_a_pcp_answer_to_another_request_is_refused(place: int) -> None:
+    data = bytearray(SAMPLES["pcp"])
+    data[place] += 1
+    with pytest.raises(MalformedMessage, match=r"an answer to MAP|another request"):
+        pcp.decode_pcp_map(bytes(data), NONCE, 7337)
+
+
+def test_a_pcp_answer_names_an_ipv4_address() -> None:
+    data = SAMPLES["pcp"][:44] + bytes(16)
+    with pytest.raises(MalformedMessage, match="expected an IPv4 address, got ::"):
+        pcp.decode_pcp_map(data, NONCE, 7337)
+
+
+@pytest.mark.parametrize("cut", [1, 4])
+def test_a_nat_pmp_answer_of_another_length_is_refused(cut: int) -> None:
+    address, mapping = SAMPLES["nat-pmp-address"], SAMPLES["nat-pmp-map"]
+    assert pcp.decode_natpmp_address(address) == IPv4Address("11.11.11.100")
+    for data in (address[:-cut], address + bytes(cut)):
+        with pytest.raises(MalformedMessage, match="expected 4 bytes of answer"):
+            pcp.decode_natpmp_address(data)
+    for data in (mapping[:-cut], mapping + bytes(cut)):
+        with pytest.raises(MalformedMessage, match="expected 8 bytes of answer"):
+            pcp.decode_natpmp_map(data, 7337)
+    with pytest.raises(MalformedMessage, match="8 bytes or more, got 7"):
+        pcp.decode_natpmp_address(address[:7])
+    for wrong in (mapping, b"\1" + address[1:]):
+        with pytest.raises(MalformedMessage, match="expected an answer to 0"):
+            pcp.decode_natpmp_address(wrong)
+
+
+def test_nat_pmp_requests_are_laid_out_as_in_the_rfc() -> None:
+    assert pcp.encode_natpmp_address() == bytes(2)
+    request = pcp.encode_natpmp_map(7337, external_port=80, lease_s=3600)
+    assert request == struct.pack("!BBHHHI", 0, 2, 0, 7337, 80, 3600)
+
+
 @given(ports, leases)
 def test_nat_pmp_answers_are_read(port: int, lease_s: int) -> None:
     read = pcp.decode_natpmp_map(natpmp_answer(port, lease_s), 7337)
@@ -236,6 +294,78 @@ def test_a_body_is_the_same_however_it_is_sent(body: bytes, at: list[int], size:
 def test_no_answer_is_larger_than_a_routers(data: bytes) -> None:
     with pytest.raises(LimitExceeded):
         AnswerReader().feed(data)
+
+
+def body_forms(n_bytes: int) -> dict[str, bytes]:
+    """Return an answer with a body so long, in each form that there is."""
+    head, body = b"HTTP/1.1 200 OK\r\n", bytes(n_bytes)
+    first, second = body[: n_bytes // 2], body[n_bytes // 2 :]
+    chunked = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (first, second))
+    return {
+        "length": head + b"Content-Length: %d\r\n\r\n" % n_bytes + body,
+        "chunks": head + b"Transfer-Encoding: chunked\r\n\r\n" + chunked + b"0\r\n\r\n",
+        "rest": head + b"\r\n" + body,
+    }
+
+
+@pytest.mark.parametrize("form", ["length", "chunks", "rest"])
+def test_a_body_may_have_the_most_bytes_of_a_routers_and_not_one_more(form: str) -> None:
+    most = limits.PORTMAP_HTTP_BODY_BYTES_MAX
+    assert read([body_forms(most)[form], b""]).body == bytes(most)
+    with pytest.raises(LimitExceeded, match=f"more than {most} bytes"):
+        read([body_forms(most + 1)[form], b""])
+
+
+def test_a_head_may_have_64_headers_and_so_many_bytes_as_long_as_it_is_not_whole() -> None:
+    first = b"HTTP/1.1 200 OK"
+    most = [b"H%d: %d" % (number, number) for number in range(64)]
+    answer = parse_head(b"\r\n".join([first, *most]))
+    assert answer == HttpAnswer(200, {f"h{number}": str(number) for number in range(64)})
+    with pytest.raises(LimitExceeded, match="65 headers"):
+        parse_head(b"\r\n".join([first, *most, b"a: b"]))
+    part = (first + b"\r\nA: ").ljust(limits.PORTMAP_HTTP_HEAD_BYTES_MAX, b"a")
+    assert AnswerReader().feed(part) is None
+    with pytest.raises(MalformedMessage, match=f"no whole head in {len(part) + 1} bytes"):
+        AnswerReader().feed(part + b"a")
+
+
+def test_of_two_headers_of_one_name_the_first_counts() -> None:
+    assert parse_head(b"HTTP/1.0 404\r\nA: 1\r\na:\t2 ").headers == {"a": "1"}
+    assert parse_head(b"HTTP/1.0 404\r\nA:  1 \t").headers == {"a": "1"}
+
+
+def test_an_answer_is_whole_as_soon_as_its_length_is_reached() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+    assert AnswerReader().feed(head % 0) == HttpAnswer(200, {"content-length": "0"})
+    reader = AnswerReader()
+    assert reader.feed(head % 3 + b"ab") is None
+    answer = reader.feed(b"cd")
+    assert answer is not None
+    assert answer.body == b"abc", "what follows is no part of it"
+
+
+@pytest.mark.parametrize(
+    ("data", "held"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab", 2),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n3\r\nab", 3),
+    ],
+)
+def test_an_answer_that_ends_too_early_is_none(data: bytes, held: int) -> None:
+    reader = AnswerReader()
+    assert reader.feed(data) is None
+    with pytest.raises(MalformedMessage, match=f"ended after {held} bytes of body"):
+        reader.feed(b"")
+
+
+def test_a_request_is_laid_out_as_in_the_rfc() -> None:
+    bare = encode_http_request("GET", "192.168.1.1:80", "/a?b", headers={})
+    assert bare == (
+        b"GET /a?b HTTP/1.1\r\nHost: 192.168.1.1:80\r\nUser-Agent: swarmnode UPnP/1.1\r\n"
+        b"Connection: close\r\n\r\n"
+    )
+    full = encode_http_request("POST", "h", "/", body=b"abc", headers={"A": "b"})
+    assert full.endswith(b"Connection: close\r\nA: b\r\nContent-Length: 3\r\n\r\nabc")
 
 
 @pytest.mark.parametrize(
@@ -360,6 +490,27 @@ def test_a_url_of_a_router_may_have_512_characters_and_no_more() -> None:
             parse(url + "c")
 
 
+def test_a_url_of_a_router_has_a_port_and_a_target_or_those_of_http() -> None:
+    for text, port, target in [
+        ("http://192.168.1.1", 80, "/"),
+        ("http://192.168.1.1/ctl?a=b", 80, "/ctl?a=b"),
+        ("http://192.168.1.1:1?a", 1, "/?a"),
+        ("http://192.168.1.1:65535/#part", 65_535, "/"),
+    ]:
+        url = igd.RouterUrl.parse(text, GATEWAY)
+        assert url == igd.RouterUrl(GATEWAY, port, target)
+        assert str(url) == f"http://192.168.1.1:{port}{target}"
+
+
+@pytest.mark.parametrize("url", ["http://6.6.6.6/", "http://[", "http://192.168.1.1/ /", "ftp:"])
+def test_a_message_shows_the_beginning_of_a_url_that_leads_elsewhere(url: str) -> None:
+    for length in (80, 81, 300):
+        long = url.ljust(length, "c")
+        with pytest.raises(MalformedMessage) as caught:
+            igd.RouterUrl.parse(long, GATEWAY)
+        assert f"got {long[:80]!r}" in str(caught.value)
+
+
 @given(st.text(max_size=60))
 @example("http:///")
 @example("http://\t192.168.1.1/")
@@ -404,6 +555,40 @@ def test_every_refusal_of_upnp_has_words(code: int) -> None:
     with pytest.raises(igd.ActionFailed, match=r"^the router .*\(AddPortMapping\)$") as caught:
         igd.decode_action(HttpAnswer(500, {}, body), "AddPortMapping")
     assert caught.value.code == code
+
+
+def test_what_is_neither_an_answer_to_the_action_nor_an_error_is_refused() -> None:
+    answered = SAMPLES["action"]
+    result = igd.decode_action(HttpAnswer(200, {}, answered), "AddPortMapping")
+    assert result == Node("AddPortMappingResponse")
+    for status in (199, 201, 404, 499, 501):
+        with pytest.raises(MalformedMessage, match=f"got HTTP {status}"):
+            igd.decode_action(HttpAnswer(status, {}, answered), "AddPortMapping")
+    with pytest.raises(MalformedMessage, match="or an error code"):
+        igd.decode_action(HttpAnswer(500, {}, answered), "AddPortMapping")
+    with pytest.raises(MalformedMessage, match="or an error code"):
+        igd.decode_action(HttpAnswer(200, {}, answered), "DeletePortMapping")
+    for code in ("71", "71800", "7 8"):
+        with pytest.raises(MalformedMessage, match="or an error code"):
+            igd.decode_action(HttpAnswer(200, {}, soap(f"<errorCode>{code}</errorCode>")), "Add")
+    with pytest.raises(igd.ActionFailed, match="gave this port to another machine") as caught:
+        igd.decode_action(HttpAnswer(200, {}, soap("<errorCode>718</errorCode>")), "Add")
+    assert caught.value.code == igd.CONFLICT
+
+
+def test_both_kinds_of_routers_are_searched_for_and_found() -> None:
+    searches = igd.encode_searches()
+    devices = [f"urn:schemas-upnp-org:device:InternetGatewayDevice:{n}".encode() for n in (1, 2)]
+    assert [each.rpartition(b"ST: ")[2] for each in searches] == [
+        device + b"\r\n\r\n" for device in devices
+    ]
+    for each, device in zip(searches, devices, strict=True):
+        assert each.startswith(b"M-SEARCH * HTTP/1.1\r\nHOST: 239.255.255.250:1900\r\n")
+        found = SAMPLES["ssdp"].replace(devices[0], device)
+        for datagram in (found, found.removesuffix(b"\r\n"), found + b"more"):
+            assert igd.decode_found(datagram, GATEWAY) == AT
+    with pytest.raises(MalformedMessage, match="expected status 200, got 201"):
+        igd.decode_found(SAMPLES["ssdp"].replace(b"200", b"201"), GATEWAY)
 
 
 @given(st.dictionaries(names, st.text(st.characters(max_codepoint=127, exclude_categories=["C"]))))

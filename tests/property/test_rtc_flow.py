@@ -135,3 +135,76 @@ def test_a_crumb_of_room_is_not_worth_a_message() -> None:
         sender.sent(30_000)
     assert sender.message_bytes(100_000) in (0, sender.message_bytes(4096 + 20_000))
     assert sender.message_bytes(1) == 1  # what is small anyway goes
+
+
+QUARTER = WINDOW // 4
+EIGHTH_OF_A_QUARTER = QUARTER // 8 - message_cost(0)  # what costs that much
+assert EIGHTH_OF_A_QUARTER <= limits.RTC_MESSAGE_BYTES_MAX
+
+
+def test_each_quarter_of_the_window_that_was_read_is_granted_to_the_byte() -> None:
+    ledger = ReadLedger()
+    for quarter in (1, 2, 3):
+        assert [ledger.read(EIGHTH_OF_A_QUARTER) for _ in range(8)] == [
+            *[None] * 7,
+            quarter * QUARTER,
+        ]
+    for n_bytes in (EIGHTH_OF_A_QUARTER - 1, *[EIGHTH_OF_A_QUARTER] * 7):
+        assert ledger.read(n_bytes) is None
+    assert ledger.read(0) == 4 * QUARTER - 1 + message_cost(0)
+
+
+def test_the_window_may_be_filled_to_its_last_byte_and_no_further() -> None:
+    for last, is_too_much in ((EIGHTH_OF_A_QUARTER, False), (EIGHTH_OF_A_QUARTER + 1, True)):
+        guard = ReadWindow()
+        for granted in (0, QUARTER):  # of what comes after a credit it is the same
+            if granted:
+                guard.granted(granted)
+            for _ in range(31 if not granted else 7):
+                guard.received(EIGHTH_OF_A_QUARTER)
+            if is_too_much:
+                with pytest.raises(LimitExceeded, match="more was sent"):
+                    guard.received(last)
+                break
+            guard.received(last)
+    ReadWindow().received(limits.RTC_MESSAGE_BYTES_MAX)
+
+
+def sent_eighths(n: int) -> SendWindow:
+    sender = SendWindow()
+    for _ in range(n):
+        assert sender.message_bytes(EIGHTH_OF_A_QUARTER) == EIGHTH_OF_A_QUARTER
+        sender.sent(EIGHTH_OF_A_QUARTER)
+    return sender
+
+
+def test_a_credit_grants_a_quarter_or_more_of_what_was_sent() -> None:
+    sender = sent_eighths(31)
+    for total in (QUARTER - 1, 31 * QUARTER // 8 + 1):
+        with pytest.raises(LimitExceeded):
+            sender.credited(total)
+    sender.credited(QUARTER)
+    with pytest.raises(LimitExceeded):
+        sender.credited(2 * QUARTER - 1)
+    sender.credited(2 * QUARTER)
+    sender.credited(31 * QUARTER // 8)
+    with pytest.raises(LimitExceeded):
+        sender.credited(31 * QUARTER // 8)
+
+
+def test_a_message_is_as_long_as_there_is_room_if_that_is_worth_it() -> None:
+    sender = sent_eighths(31)
+    room = EIGHTH_OF_A_QUARTER
+    assert sender.message_bytes(limits.RTC_MESSAGE_BYTES_MAX) == room
+    worth = 4 * limits.KIB
+    sender.sent(room - worth - message_cost(0))
+    assert sender.message_bytes(room) == sender.message_bytes(worth) == worth
+    assert sender.message_bytes(worth - 1) == worth - 1
+    sender = sent_eighths(31)
+    sender.sent(room - worth - message_cost(0) + 1)
+    assert sender.message_bytes(room) == sender.message_bytes(worth) == 0
+    assert sender.message_bytes(worth - 1) == worth - 1
+    sender.credited(31 * QUARTER // 8)
+    assert sender.message_bytes(WINDOW) == limits.RTC_MESSAGE_BYTES_MAX
+    fresh = SendWindow()
+    assert fresh.message_bytes(WINDOW) == limits.RTC_MESSAGE_BYTES_MAX

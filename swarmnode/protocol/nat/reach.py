@@ -140,14 +140,14 @@ class _Result:
 class _Voter:
     peer: PeerId
     network: str
+    heard_at: float  # when it last answered anything, or was met
+    due_at: float
     is_open: bool = True
     seen_host: str = ""
     seen_at: float | None = None  # when it last answered that
-    heard_at: float = 0.0  # when it last answered anything, or was met
     results: dict[int, _Result] = field(default_factory=dict)
     is_asked: bool = False  # one question at a time
-    due_at: float = 0.0
-    failures: int = 0
+    pause_s: float = 0.0  # since its last answer that was none; 0: its last was one
 
 
 def network_of(host: str) -> str | None:
@@ -269,7 +269,7 @@ class ReachCore:
         is_public = network_of(event.host) is not None
         voter.seen_host = event.host if is_public else ""
         voter.seen_at = voter.heard_at = voter.due_at = now
-        voter.failures = 0
+        voter.pause_s = 0.0
 
     def _on_dialled_back(self, event: DialledBack, now: float) -> None:
         voter = self._answering(event.peer)
@@ -278,7 +278,7 @@ class ReachCore:
         if event.is_reached is None or network_of(event.host) is None:
             self._pause(voter, now)
             return
-        voter.failures = 0
+        voter.pause_s = 0.0
         voter.heard_at = voter.due_at = now
         if event.port in self._ports:
             voter.results[event.port] = _Result(event.host, event.is_reached, event.reason, now)
@@ -288,7 +288,7 @@ class ReachCore:
         self._ports = ports
         for voter in self._voters.values():
             voter.results = {port: each for port, each in voter.results.items() if port in ports}
-            if new and not voter.failures:
+            if new and not voter.pause_s:
                 voter.due_at = now
 
     def _answering(self, peer: PeerId) -> _Voter | None:
@@ -301,9 +301,8 @@ class ReachCore:
 
     def _pause(self, voter: _Voter, now: float) -> None:
         """Ask later: it is busy, or it does not know this question."""
-        pause_s = min(limits.REACH_RECHECK_S, limits.REACH_RETRY_S * 2**voter.failures)
-        voter.failures = min(voter.failures + 1, 16)
-        voter.due_at = now + pause_s
+        voter.pause_s = min(limits.REACH_RECHECK_S, 2 * voter.pause_s or limits.REACH_RETRY_S)
+        voter.due_at = now + voter.pause_s
 
     # --- questions ------------------------------------------------------------------------
 
@@ -367,12 +366,12 @@ def _agreed(votes: Iterable[tuple[str, str]]) -> tuple[tuple[str, ...], tuple[st
     networks: defaultdict[str, set[str]] = defaultdict(set)
     for host, network in votes:
         networks[host].add(network)
-    agreed: dict[str, str] = {}
-    guessed: dict[str, str] = {}
+    agreed: dict[int, str] = {}
+    guessed: dict[int, str] = {}
     for host in sorted(networks, key=lambda each: (-len(networks[each]), each)):
-        family = "6" if ":" in host else "4"
+        version = ip_address(host).version
         enough = len(networks[host]) >= limits.REACH_VOTES
-        (agreed if enough else guessed).setdefault(family, host)
+        (agreed if enough else guessed).setdefault(version, host)
     for family in agreed:
         guessed.pop(family, None)
     return tuple(sorted(agreed.values())), tuple(sorted(guessed.values()))

@@ -31,6 +31,7 @@ _XOR_MAPPED_ADDRESS = 0x0020
 _SOFTWARE = 0x8022
 _OTHER_ADDRESS = 0x802C
 _CHANGE_PORT = 0x2
+_NO_PAD = bytes(16)  # of an address that is not hidden
 _FAMILY_BYTES = {b"\x01": 4, b"\x02": 16}
 # From here on attributes may be ignored by a program that does not know them.
 _OPTIONAL_FROM = 0x8000
@@ -89,9 +90,7 @@ def encode_answer(answer: Answer) -> bytes:
     other = b""
     if answer.other_port:
         unspecified = "::" if ":" in answer.mapped.host else "0.0.0.0"  # noqa: S104 -- nowhere
-        other = _encode_endpoint(
-            _OTHER_ADDRESS, Endpoint(unspecified, answer.other_port), bytes(16)
-        )
+        other = _encode_endpoint(_OTHER_ADDRESS, Endpoint(unspecified, answer.other_port), _NO_PAD)
     body = mapped + other
     return _HEADER.pack(_ANSWER, len(body), _COOKIE, answer.transaction) + body
 
@@ -140,7 +139,7 @@ def _answer(transaction: bytes, attributes: dict[int, bytes]) -> Answer:
     return Answer(
         transaction,
         _decode_endpoint(mapped, pad),
-        _decode_endpoint(other, bytes(16)).port if other is not None else 0,
+        _decode_endpoint(other, _NO_PAD).port if other is not None else 0,
     )
 
 

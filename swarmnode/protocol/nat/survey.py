@@ -17,7 +17,6 @@ them name. Nothing is sent to an address that only one of them names.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -165,9 +164,7 @@ class NatSurvey:
                 inquiry.retry_s *= 2
                 inquiry.next_at = min(now + inquiry.retry_s, inquiry.until)
         if self._over_at is not None and now >= self._over_at:
-            self._inquiries.clear()
-            self._over_at = None
-            return
+            self._over_at = None  # what was asked last has ended just above
         self._advance(now)
 
     def statistics(self) -> NatBehaviour:
@@ -186,8 +183,8 @@ class NatSurvey:
     def _public_host(self) -> str:
         """Return the host that most servers name; "" before the first answer."""
         named = {(server.host, mapped.host) for server, mapped in self._findings.seen.items()}
-        votes = Counter(host for _, host in sorted(named))
-        return votes.most_common(1)[0][0] if votes else ""
+        hosts = [host for _, host in sorted(named)]
+        return max(hosts, key=hosts.count, default="")
 
     # --- asking -----------------------------------------------------------------------------
 

@@ -276,6 +276,19 @@ def test_what_a_node_keeps_comes_back_and_damage_is_named(paths: Paths) -> None:
     load_all()
 
 
+def test_an_invite_that_another_process_forgets_meanwhile_is_passed_over(paths: Paths) -> None:
+    own = paths.swarm("demo")
+    swarm = load_or_create_identity(own.swarm_key)
+    made = [
+        make_invite(swarm, role="trainer", uses=1, expires_at=int(NOW) + DAY_S, now_unix_s=NOW)
+        for _ in range(2)
+    ]
+    for invite in made:
+        store.save_invite(invite, own, now_unix_s=NOW)
+    (own.directory / "invites" / "gone").symlink_to("nowhere")
+    assert set(store.load_invites(own)) == {invite.id for invite in made}
+
+
 def test_an_invite_leads_to_todays_members(
     paths: Paths, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,69 @@ def test_who_is_refused_is_soon_back_and_then_less_and_less() -> None:
     assert made[-1] - made[-2] > 0.5
 
 
+class Longest(Random):
+    """Draws the greatest number that there may be."""
+
+    def uniform(self, a: float, b: float) -> float:
+        assert (a, b) == (limits.PUNCH_PAUSE_S_MIN, limits.PUNCH_PAUSE_S_MAX)
+        return b
+
+
+def test_each_refusal_makes_the_pause_longer_and_a_silence_does_not() -> None:
+    attempts, pause_s = Attempts(100.0, Longest()), limits.PUNCH_PAUSE_S_MAX
+    assert attempts.next_at(99.0) == 100.0
+    for n_refused in (0, 1, 2):
+        for _ in range(2):
+            expected = 101.0 + pause_s * limits.PUNCH_REFUSED_GROWTH**n_refused
+            assert attempts.next_at(101.0) == pytest.approx(expected)
+        attempts.refused()
+
+
+def test_no_attempt_begins_when_the_time_is_over() -> None:
+    pause_s = limits.PUNCH_PAUSE_S_MAX
+    for late_s, is_made in ((-0.01, True), (0.01, False)):
+        attempts = Attempts(100.0, Longest())
+        attempts.next_at(100.0)
+        begins_at = attempts.next_at(100.0 + limits.PUNCH_S - pause_s + late_s)
+        assert (begins_at is not None) is is_made
+    attempts = Attempts(0.0, Longest())
+    attempts.next_at(0.0)
+    now = limits.PUNCH_S - pause_s
+    assert now + pause_s == limits.PUNCH_S
+    assert attempts.next_at(now) is None
+
+
+def test_words_count_until_their_time_is_over_and_no_longer() -> None:
+    for late_s, is_late in ((0.0, False), (0.001, True)):
+        now = limits.PUNCH_OFFER_S + late_s
+        inviter = Inviter(sides(), nonce=NONCE, now=0.0)
+        invited = Invited(sides(GREAT, SMALL), inviter.offer, observed="", now=0.0)
+        if is_late:
+            with pytest.raises(DeadlineExceeded):
+                inviter.handle_answer(invited.answer, observed="", now=now)
+            with pytest.raises(DeadlineExceeded):
+                invited.handle_go(PunchGo(invited.answer.offer, 100), now=now)
+        else:
+            go, start = inviter.handle_answer(invited.answer, observed="", now=now)
+            assert go.round_trip_ms == 1000 * limits.PUNCH_OFFER_S
+            assert start.at == now + limits.PUNCH_OFFER_S / 2
+            assert invited.handle_go(go, now=now).at == now
+
+
+def test_what_each_side_says_names_the_offer_and_its_own_addresses() -> None:
+    inviter = Inviter(sides(), nonce=NONCE, now=0.0)
+    assert inviter.offer == PunchOffer(NONCE, OURS)
+    invited = Invited(sides(GREAT, SMALL), inviter.offer, observed="11.11.11.100:9", now=0.0)
+    assert invited.answer == PunchAnswer(offer_name(inviter.offer), THEIRS)
+    assert invited.plan == PunchPlan((("11.11.11.100", 7337),), limits.PUNCH_ATTEMPT_S, True)
+    go, _ = inviter.handle_answer(invited.answer, observed="11.11.11.200:9", now=0.0001)
+    assert go == PunchGo(offer_name(inviter.offer), 1)
+    with pytest.raises(Refused, match=r"none of its 2 addresses"):
+        inviter.handle_answer(invited.answer, observed="11.11.11.9:9", now=0.1)
+    with pytest.raises(Refused, match=r"none of its 2 addresses"):
+        Invited(sides(GREAT, SMALL), inviter.offer, observed="11.11.11.9:9", now=0.0)
+
+
 def test_words_about_another_offer_are_refused() -> None:
     inviter = Inviter(sides(), nonce=NONCE, now=0.0)
     other = PunchOffer(b"\1" * 16, OURS)
@@ -188,6 +251,14 @@ def test_a_list_of_third_parties_is_cut_to_one_host_of_each_family() -> None:
     assert hosts(many) == ["11.11.11.201", "2a00:f00d::201"]
     two_ports = (make_address("11.11.11.200", 40_001), *THEIRS)
     assert hosts(two_ports) == ["11.11.11.200", "11.11.11.200"]
+
+
+def test_so_many_addresses_are_dialled_and_no_more() -> None:
+    many = tuple(
+        make_address("11.11.11.200", 40_000 + n) for n in range(limits.PUNCH_ADDRESSES_MAX + 1)
+    )
+    ports = [port for _, port in choose_targets(many, OURS, "")]
+    assert ports == [40_000 + n for n in range(limits.PUNCH_ADDRESSES_MAX)]
 
 
 def test_only_the_host_that_the_carrier_saw_is_dialled() -> None:

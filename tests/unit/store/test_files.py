@@ -7,7 +7,9 @@ import random
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,11 +24,14 @@ from swarmnode.store.files import (
     make_private_dir,
     read_file,
     read_history,
+    reserve,
+    sync_data,
     write_atomic,
     write_new,
 )
 from tests.conftest import open_files
-from tests.kits.disk_recorder import DEATH, Fault, Killed, Recorder
+from tests.kits.disk_recorder import DEATH, Fault, Killed, Recorder, after_death
+from tests.kits.other_system import BusyPath, other_system
 
 
 class Disk:
@@ -122,6 +127,41 @@ def test_write_new_never_replaces(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def write_incoming(path: Path, data: bytes) -> None:
+    with IncomingFile(path) as incoming:
+        incoming.write(memoryview(data))
+        incoming.commit()
+
+
+@pytest.mark.parametrize("write", [write_atomic, write_new, write_incoming])
+def test_what_was_written_survives_a_power_failure_and_no_file_stays_open(
+    write: Callable[[Path, bytes], object], tmp_path: Path
+) -> None:
+    home, left = tmp_path / "home", tmp_path / "left"
+    home.mkdir()
+    left.mkdir()
+    before = open_files()
+    recorder = Recorder(home)
+    with recorder.attached():
+        write(home / "state", b"whole")
+    assert open_files() == before
+    recorder.disk.forget(random.Random(1), names=0, data=0).write_to(left)
+    assert (left / "state").read_bytes() == b"whole"
+
+
+@pytest.mark.parametrize("nth", range(1, 12))
+def test_whichever_of_two_was_first_with_a_new_file_what_both_take_for_it_is_durable(
+    nth: int, tmp_path: Path
+) -> None:
+    path, left = tmp_path / "home" / "key", tmp_path / "left"
+    left.mkdir()
+    recorder = after_death(tmp_path / "home", nth, lambda: write_new(path, b"first"))
+    with recorder.attached():
+        is_second = write_new(path, b"second")
+    recorder.disk.forget(random.Random(1), names=0, data=0).write_to(left)
+    assert (left / "key").read_bytes() == (b"second" if is_second else b"first")
+
+
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_file_that_arrives_is_there_once_it_is_whole_and_nothing_stays_open(
     tmp_path: Path, is_whole: bool
@@ -150,6 +190,55 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
         read_file(tmp_path / "absent", bytes_max=1)
     with pytest.raises(StorageError, match="cannot read"):
         read_file(tmp_path, bytes_max=1)
+
+
+@pytest.mark.parametrize("bit", range(9))
+def test_a_secret_is_its_owners_alone(bit: int, tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.touch()
+    path.chmod(0o400 | 1 << bit)
+    if bit >= 6:
+        assert read_file(path, bytes_max=0, secret=True) == b""
+    else:
+        with pytest.raises(ConfigError, match=f"mode {0o400 | 1 << bit:04o}"):
+            read_file(path, bytes_max=0, secret=True)
+        assert read_file(path, bytes_max=0) == b""
+
+
+def test_a_file_has_the_mode_that_its_writer_wants(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "public", b"", mode=0o644)
+    write_new(tmp_path / "new", b"")
+    with IncomingFile(tmp_path / "incoming") as incoming:
+        incoming.commit()
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {"public": 0o644, "new": 0o600, "incoming": 0o600}
+
+
+def test_room_is_taken_for_a_whole_file() -> None:
+    taken: list[tuple[int, int, int]] = []
+    with other_system(posix_fallocate=lambda *call: taken.append(call)):
+        reserve(7, 1000)
+    assert taken == [(7, 0, 1000)]
+
+
+def test_where_no_room_can_be_taken_it_is_at_least_looked_for() -> None:
+    room = SimpleNamespace(f_bavail=3, f_frsize=512)
+    with other_system(posix_fallocate=None, fstatvfs=lambda _fd: room):
+        reserve(7, 3 * 512)
+        with pytest.raises(OSError, match="No space left") as caught:
+            reserve(7, 3 * 512 + 1)
+    assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("has_fdatasync", [True, False])
+def test_what_was_written_is_made_durable_as_cheaply_as_the_system_can(
+    has_fdatasync: bool,
+) -> None:
+    calls: list[tuple[str, int]] = []
+    fdatasync = (lambda fd: calls.append(("fdatasync", fd))) if has_fdatasync else None
+    with other_system(fsync=lambda fd: calls.append(("fsync", fd)), fdatasync=fdatasync):
+        sync_data(7)
+    assert calls == [("fdatasync" if has_fdatasync else "fsync", 7)]
 
 
 def test_secret_open_to_others_is_refused(tmp_path: Path) -> None:
@@ -202,7 +291,22 @@ def test_second_daemon_on_a_home_is_told_which_is_there(tmp_path: Path) -> None:
             HomeLock(path)
         assert open_files() == before
         assert path.exists()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
     HomeLock(path).close()
+
+
+def test_a_lock_names_its_holder_alone_and_one_without_a_name_is_held_all_the_same(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "home.lock"
+    path.write_text("9" * 40)
+    with HomeLock(path) as lock:
+        assert path.read_text() == f"{os.getpid()}\n"
+        path.write_text(" \n")
+        with pytest.raises(Refused, match=r"\(pid unknown\) already runs on this home"):
+            HomeLock(path)
+        lock.close()
+        HomeLock(path).close()
 
 
 def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
@@ -237,7 +341,17 @@ def test_lock_removes_what_a_crash_left_and_nothing_else(tmp_path: Path) -> None
     assert {path.name for path in tmp_path.iterdir()} == {kept.name, recent.name, "home.lock"}
 
 
-def entries(path: Path) -> list[int]:
+def test_a_temporary_file_that_its_writer_takes_away_meanwhile_does_not_stop_a_start(
+    tmp_path: Path,
+) -> None:
+    stale = tmp_path / ".state.1.swarmnode-tmp"
+    stale.touch()
+    os.utime(stale, (0, 0))
+    HomeLock(BusyPath(tmp_path / "home.lock")).close()
+    assert not stale.exists()
+
+
+def entries(path: Path) -> list[object]:
     return [entry["n"] for entry in read_history(path)]
 
 
@@ -263,6 +377,48 @@ def test_history_stays_within_two_files(tmp_path: Path) -> None:
     assert kept == list(range(200 - len(kept), 200))
     assert len(kept) > 8
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_file_of_the_history_is_filled_to_its_last_byte_before_the_next_begins(
+    tmp_path: Path,
+) -> None:
+    path, older = tmp_path / "exchanges.jsonl", tmp_path / "exchanges.jsonl.1"
+    line = b'{"n":1}\n'
+    for _ in range(2):  # the second finds what the first has left
+        history = HistoryFile(path, bytes_max=2 * len(line))
+        history.append({"n": 1})
+        assert not older.exists()
+        history.close()
+        history.close()
+    assert path.read_bytes() == 2 * line
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    history = HistoryFile(path, bytes_max=2 * len(line))
+    history.append({"n": 2})
+    assert (older.read_bytes(), path.read_bytes()) == (2 * line, b'{"n":2}\n')
+    history.append({"n": 22})
+    history.append({"n": 3, "why": "a line that is longer than a file may be has one of its own"})
+    assert older.read_bytes() == b'{"n":22}\n'
+    history.append({"n": 4})
+    history.close()
+    assert entries(path) == [3, 4]
+
+
+def test_a_line_of_the_history_has_its_words_in_order_and_no_space(tmp_path: Path) -> None:
+    path = tmp_path / "exchanges.jsonl"
+    history = HistoryFile(path)
+    history.append({"b": [1, "é"], "a": {"d": None, "c": 0.5}})
+    history.close()
+    assert path.read_bytes() == b'{"a":{"c":0.5,"d":null},"b":[1,"\\u00e9"]}\n'
+
+
+def test_a_rotation_keeps_no_file_open(tmp_path: Path) -> None:
+    history = HistoryFile(tmp_path / "exchanges.jsonl", bytes_max=1)
+    before = open_files()
+    for n in range(3):
+        history.append({"n": n})
+    assert open_files() == before
+    history.close()
+    assert open_files() < before
 
 
 @pytest.mark.parametrize("tail", [b'{"n": 9', b"\0" * 50, b"\xff\n[1]\n", b"[" * 10_000])

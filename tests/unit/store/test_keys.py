@@ -3,16 +3,24 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from swarmnode import limits
 from swarmnode.errors import ConfigError, CorruptRecord, StorageError
 from swarmnode.protocol.identity import Identity
 from swarmnode.store import keys
 from swarmnode.store.files import write_new
-from swarmnode.store.keys import load_identity, load_or_create_identity, next_boot_epoch
+from swarmnode.store.keys import (
+    load_identity,
+    load_or_create_identity,
+    next_boot_epoch,
+    skip_boot_epochs,
+)
 from tests.kits.disk_recorder import after_death
 
 
@@ -102,6 +110,87 @@ def test_full_disk_makes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(StorageError):
         load_or_create_identity(tmp_path / "node.key")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda lines: [], "expected 'swarmnode ed25519 key v1' in its first line"),
+        (lambda lines: ["swarmnode ed25519 key v2", *lines[1:]], "in its first line"),
+        (lambda lines: lines[:2], "expected a 'seed' line and an 'id' line after it"),
+        (lambda lines: [*lines, "more"], "expected a 'seed' line and an 'id' line after it"),
+        (lambda lines: [lines[0], lines[2], lines[1]], "expected a 'seed' line and an 'id' line"),
+        (lambda lines: [*lines[:2], lines[2][3:]], "expected a 'seed' line and an 'id' line"),
+        (lambda lines: [lines[0], lines[1][5:], lines[2]], "expected a 'seed' line"),
+        (lambda lines: [lines[0], "seed 1", lines[2]], "its seed is not base32"),
+        (lambda lines: [lines[0], "seed ", lines[2]], "its seed has 0 bytes instead of 32"),
+        (lambda lines: [lines[0], f"seed {'a' * 50}", lines[2]], "its seed has 31 bytes"),
+        (lambda lines: [lines[0], f"seed {'a' * 53}", lines[2]], "its seed has 33 bytes"),
+        (lambda lines: [*lines[:2], f"{lines[2]}a"], "do not belong together"),
+    ],
+)
+def test_a_damaged_key_says_what_was_expected(
+    change: Callable[[list[str]], list[str]], why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "node.key"
+    made = load_or_create_identity(path)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(["", *change(lines)]).removeprefix("\n"))
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        load_identity(path)
+    path.write_text("\n".join(lines))  # an editor may drop the last line's end
+    assert load_identity(path).peer_id == made.peer_id
+
+
+def test_a_key_file_is_read_up_to_a_size(tmp_path: Path) -> None:
+    path = tmp_path / "node.key"
+    made = load_or_create_identity(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole.rstrip().ljust(limits.KEY_FILE_BYTES_MAX))
+    assert load_identity(path).peer_id == made.peer_id
+    path.write_bytes(whole.rstrip().ljust(limits.KEY_FILE_BYTES_MAX + 1))
+    with pytest.raises(CorruptRecord, match="at most"):
+        load_identity(path)
+
+
+def test_a_home_that_others_may_have_gone_on_with_skips_what_they_may_have_used(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "boot_epoch"
+    previous = path.with_name("boot_epoch.previous")
+    skip_boot_epochs(path, 7)
+    assert next_boot_epoch(path) > 7
+    used = next_boot_epoch(path)
+    skip_boot_epochs(path, 2)
+    assert next_boot_epoch(path) > used
+    used = next_boot_epoch(path)
+    path.write_bytes(b"junk")
+    skip_boot_epochs(path, 2)
+    assert next_boot_epoch(path) > used
+    path.write_bytes(b"junk")
+    previous.write_bytes(b"junk")
+    skip_boot_epochs(path, 100)
+    assert next_boot_epoch(path) > 100
+
+
+def test_each_copy_of_the_epoch_is_what_was_written_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "boot_epoch"
+    previous = path.with_name("boot_epoch.previous")
+    assert next_boot_epoch(path) == 1
+    assert (path.read_bytes(), previous.read_bytes()) == (b"1 83dcefb7\n", b"0 f4dbdf21\n")
+    for damaged in (b"0 f4dbdf21", b"00 f4dbdf21\n", b"0 f4dbdf22\n", b"-1 f4dbdf21\n", b" \n"):
+        path.write_bytes(damaged)
+        previous.write_bytes(b"0 f4dbdf21\n")
+        assert next_boot_epoch(path) == 2, "one more than the copy may have been used"
+        path.write_bytes(damaged)
+        previous.unlink()
+        with pytest.raises(CorruptRecord, match="both damaged") as caught:
+            next_boot_epoch(path)
+        assert caught.value.path == str(path)
+        path.unlink()
+        previous.write_bytes(damaged)
+        with pytest.raises(CorruptRecord, match="both damaged"):
+            next_boot_epoch(path)
 
 
 def test_epoch_grows_by_one(tmp_path: Path) -> None:

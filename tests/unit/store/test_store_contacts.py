@@ -61,6 +61,26 @@ def test_lines_that_are_none_are_skipped(path: Path) -> None:
     assert load_contacts(path) == (good,)
 
 
+@pytest.mark.parametrize(
+    ("n_bytes", "is_address"), [(2, False), (3, True), (260, True), (261, False)]
+)
+def test_an_address_has_3_to_260_characters(n_bytes: int, is_address: bool, path: Path) -> None:
+    good = contact(1)
+    save_contacts(path, (good,))
+    name = str(PeerId(good.peer))
+    path.write_text(f"{name}@{'h' * n_bytes},{good.addresses[0]}\n")
+    addresses = ("h" * n_bytes,) * is_address + good.addresses
+    assert load_contacts(path) == (Contact(good.peer, addresses),)
+
+
+def test_a_file_of_the_most_bytes_is_read_up_to_as_many_peers(path: Path) -> None:
+    many = [contact(number) for number in range(limits.DHT_REMEMBERED_MAX + 1)]
+    path.parent.mkdir()
+    text = "".join(f"{PeerId(each.peer)}@{each.addresses[0]}\n" for each in many)
+    path.write_bytes(text.encode().ljust(CONTACTS_FILE_BYTES_MAX, b"\n"))
+    assert load_contacts(path) == tuple(many[: limits.DHT_REMEMBERED_MAX])
+
+
 def test_addresses_beyond_the_bound_are_left_out(path: Path) -> None:
     addresses = tuple(f"192.0.2.{number}:7337" for number in range(9))
     save_contacts(path, (contact(1, *addresses),))

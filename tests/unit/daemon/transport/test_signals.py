@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from itertools import count
 
@@ -25,6 +26,7 @@ from swarmnode.protocol.nat.signals import (
     SIGNALS_PER_PEER_BURST,
     SIGNALS_PER_S,
     Postbox,
+    SignalStatistics,
     sign_signal,
 )
 from swarmnode.wire.connect.signal import Deliver, Signal
@@ -193,6 +195,58 @@ def test_no_peer_is_flooded_through_a_carrier_not_even_by_many() -> None:
         except Overloaded:
             pass
     assert carried == SIGNALS_PER_PEER_BURST + 1
+
+
+def signed_body(n_bytes: int) -> Signed:
+    body = bytes(n_bytes)
+    return Signed(body, ALICE.public_key, ALICE.sign("signal/1", body))
+
+
+def test_a_signal_has_256_bytes_beside_its_payload_and_no_more() -> None:
+    longest = limits.SIGNAL_BYTES_MAX + 256
+    assert len(signed(bytes(limits.SIGNAL_BYTES_MAX)).body) <= longest
+    postbox = Postbox(CARRIER)
+    postbox.carry(ALICE.peer_id, BOB.peer_id, signed_body(longest), NOW)
+    with pytest.raises(MalformedMessage, match=f"signal of {longest + 1} bytes, at most {longest}"):
+        postbox.carry(ALICE.peer_id, BOB.peer_id, signed_body(longest + 1), NOW)
+    assert postbox.statistics() == SignalStatistics(1, 0, 1, 0)
+
+
+def test_no_neighbour_floods_many_peers_through_a_carrier_and_not_many_neighbours_either() -> None:
+    def how_many(pairs: list[tuple[Identity, PeerId]]) -> int:
+        postbox = Postbox(CARRIER)
+        for author, target in pairs:
+            with contextlib.suppress(Overloaded):
+                postbox.carry(author.peer_id, target, signed(author=author), NOW)
+        counts = postbox.statistics()
+        assert counts.carried_total + counts.refused_total == len(pairs)
+        return counts.carried_total
+
+    authors = [Identity.from_seed(bytes([number]) * 32) for number in range(100)]
+    targets = [author.peer_id for author in authors]
+    assert how_many([(ALICE, target) for target in targets]) == SIGNALS_PER_PEER_BURST + 1
+    assert how_many(list(zip(authors, reversed(targets), strict=True))) == SIGNALS_BURST + 1
+
+
+def test_what_was_taken_and_what_was_refused_is_counted() -> None:
+    postbox = Postbox(BOB.peer_id)
+    for number in range(3):
+        postbox.take(CARRIER, signed(), now=NOW, unix_s=UNIX_S)
+        assert postbox.statistics() == SignalStatistics(0, number + 1, 0, number + 1)
+    for number in range(2):
+        with pytest.raises(AuthenticationFailed):
+            postbox.take(CARRIER, signed(target=CARRIER), now=NOW, unix_s=UNIX_S)
+        assert postbox.statistics() == SignalStatistics(0, 3, number + 1, 3)
+
+
+def test_a_nonce_is_kept_as_long_as_it_could_be_repeated() -> None:
+    postbox = Postbox(BOB.peer_id)
+    for later_s in (0, 1):
+        postbox.take(CARRIER, signed(), now=NOW + later_s, unix_s=UNIX_S)
+    forgotten_at = NOW + limits.SIGNAL_NONCE_KEEP_S
+    for now in (forgotten_at - 0.1, forgotten_at, forgotten_at + 1):
+        postbox.take(CARRIER, signed(), now=now, unix_s=UNIX_S)
+        assert postbox.statistics().nonces == 3, "the last two came as one was forgotten"
 
 
 # --- over sessions ------------------------------------------------------------------------------

@@ -201,3 +201,145 @@ def test_only_a_few_servers_are_asked() -> None:
     many = [Endpoint(f"11.0.2.{number}", 4001) for number in range(1, 20)]
     core = NatSurvey(many, local=LOCAL, token=random.Random(3).randbytes, can_probe=False, now=0.0)
     assert len(core.poll_effects()) == limits.STUN_SERVERS_MAX
+
+
+# --- step by step ---------------------------------------------------------------------------------
+
+BEGAN_AT = 100.0
+FIRST, SECOND = (Endpoint(PUBLIC, port) for port in (50_001, 50_002))  # of our two sockets
+OTHER = Endpoint(SERVERS[0].host, OTHER_PORT)
+
+
+class Steps:
+    """A survey whose questions are answered by hand."""
+
+    def __init__(self, servers: list[Endpoint], *, can_probe: bool = True) -> None:
+        token = random.Random(4).randbytes
+        self.core = NatSurvey(servers, local=LOCAL, token=token, can_probe=can_probe, now=BEGAN_AT)
+        self.now = BEGAN_AT
+
+    def sent(self) -> list[Send]:
+        return [effect for effect in self.core.poll_effects() if isinstance(effect, Send)]
+
+    def answer(
+        self,
+        question: Send,
+        mapped: Endpoint,
+        *,
+        other_port: int = 0,
+        socket: int | None = None,
+        source: Endpoint | None = None,
+    ) -> None:
+        data = encode_answer(Answer(question.data[8:20], mapped, other_port))
+        arrived = question.socket if socket is None else socket
+        self.core.handle(Received(arrived, data, source or question.target), self.now)
+
+    def indicate(self, transaction: bytes) -> None:
+        data = encode_indication(Indication(transaction))
+        self.core.handle(Received(0, data, THIRD_PARTY), self.now)
+
+    def end(self) -> list[Send]:
+        """Let the time pass; return what was sent until all was over."""
+        sent = []
+        while (deadline := self.core.next_deadline()) is not None:
+            self.now = deadline
+            self.core.handle_deadline(deadline)
+            sent += self.sent()
+        return sent
+
+
+def test_a_question_is_sent_again_after_pauses_that_double_until_its_time_is_over() -> None:
+    steps = Steps(SERVERS[:1])
+    (question,) = steps.sent()
+    assert (question.socket, question.target) == (0, SERVERS[0])
+    for retries_s in (1, 3):
+        deadline = steps.core.next_deadline()
+        assert deadline is not None
+        assert deadline == pytest.approx(BEGAN_AT + retries_s * limits.STUN_RETRY_S)
+        steps.core.handle_deadline(deadline - 0.01)
+        assert steps.sent() == []
+        steps.core.handle_deadline(deadline)
+        assert steps.sent() == [question]
+    assert steps.end() == []
+    assert steps.now == BEGAN_AT + limits.STUN_ASK_S
+
+
+def filter_question(steps: Steps) -> Send:
+    """Answer what is asked of one server with two ports; return what comes next."""
+    (question,) = steps.sent()
+    steps.answer(question, FIRST, other_port=OTHER_PORT)
+    (at_other_port,) = steps.sent()
+    assert at_other_port.target == OTHER
+    steps.answer(at_other_port, FIRST)
+    (asked,) = steps.sent()
+    assert (asked.socket, asked.target) == (1, SERVERS[0])
+    return asked
+
+
+def test_only_the_other_port_of_the_same_host_shows_that_the_filter_lets_it_in() -> None:
+    steps = Steps(SERVERS[:1])
+    steps.now += 1.0
+    steps.answer(filter_question(steps), SECOND, other_port=OTHER_PORT)
+    (change,) = steps.sent()
+    assert (change.socket, change.target) == (1, SERVERS[0])
+    steps.answer(change, SECOND)  # from the port that was asked
+    steps.answer(change, SECOND, source=Endpoint(THIRD_PARTY.host, OTHER_PORT))
+    steps.answer(change, SECOND, source=OTHER, socket=0)
+    assert steps.core.statistics().filtering is PORT
+    steps.answer(change, SECOND, source=OTHER)
+    assert steps.core.statistics().filtering is ADDRESS
+    # It waits for a probe all the same, and says nothing more.
+    assert steps.core.next_deadline() == steps.now + limits.STUN_ASK_S
+    assert steps.end() == []
+    assert steps.now == BEGAN_AT + 1.0 + limits.STUN_ASK_S
+
+
+def test_a_filter_question_without_an_answer_is_the_end() -> None:
+    steps = Steps(SERVERS[:1])
+    question = filter_question(steps)
+    assert steps.end() == [question, question]
+    assert steps.core.statistics().filtering is UNKNOWN
+    steps.answer(question, SECOND, other_port=OTHER_PORT)
+    assert steps.sent() == []
+
+
+def test_two_servers_that_see_two_mappings_show_that_it_depends_on_the_address() -> None:
+    found = survey(Nat(ADDRESS, other_port=0), servers=SERVERS[:2])
+    assert (found.answers, found.mapping) == (2, ADDRESS)
+
+
+def test_two_others_that_saw_the_same_host_send_a_probe_and_each_socket_knocks_at_the_other() -> (
+    None
+):
+    many = [Endpoint(f"11.0.1.{number}", 4001) for number in range(1, 5)]
+    steps = Steps(many)
+    for question in steps.sent():
+        steps.answer(question, FIRST)
+    (asked,) = steps.sent()
+    steps.answer(asked, SECOND)
+    effects = steps.core.poll_effects()
+    probes = [each for each in effects if isinstance(each, AskForProbe)]
+    assert [(each.server, each.port) for each in probes] == [(1, SECOND.port), (2, SECOND.port)]
+    there, back = (each for each in effects if isinstance(each, Send))
+    assert (there.socket, there.target, back.socket, back.target) == (0, SECOND, 1, FIRST)
+    assert steps.core.statistics().hairpins is False
+    steps.indicate(b"another one.")
+    assert steps.core.statistics().filtering is UNKNOWN
+    steps.indicate(back.data[8:20])
+    assert steps.core.statistics().hairpins is True
+    assert steps.core.statistics().filtering is UNKNOWN
+    steps.indicate(probes[0].transaction)
+    assert steps.core.statistics().filtering is NONE
+    assert steps.end() == [], "what was heard is not sent again"
+
+
+def test_nothing_is_sent_where_two_point_while_most_servers_saw_us_elsewhere() -> None:
+    many = [Endpoint(f"11.0.1.{number}", 4001) for number in range(1, 5)]
+    steps = Steps(many)
+    for number, question in enumerate(steps.sent()):
+        steps.answer(question, THIRD_PARTY if number == 1 else FIRST)
+    (asked,) = steps.sent()
+    assert asked.target == many[0]
+    steps.answer(asked, THIRD_PARTY)
+    assert steps.sent() == []
+    assert steps.core.statistics().hairpins is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 import pytest
 
 from swarmnode.errors import MalformedMessage
@@ -89,6 +91,16 @@ def test_an_address_of_a_strange_length_is_refused() -> None:
         usable_candidates([odd], OURS)
     with pytest.raises(MalformedMessage):
         candidate_host(odd)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("host", "host"), ("srflx", "srflx"), ("prflx", "host"), ("", "host")]
+)
+def test_a_candidate_says_whether_a_server_saw_it_and_what_it_is(kind: str, expected: str) -> None:
+    for host in ("11.0.0.2", "2606:4700::1"):
+        candidate = make_candidate(kind, host, 5000)
+        assert candidate == RtcCandidate(expected, ip_address(host).packed, 5000)  # type: ignore[arg-type]
+        assert candidate_host(candidate) == host
 
 
 def test_a_name_is_no_candidate() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from ipaddress import ip_address
 
 import pytest
 
@@ -15,6 +16,7 @@ from swarmnode.protocol.nat.stun import (
     Question,
     Reply,
     StunServer,
+    StunStatistics,
     decode_stun,
     encode_answer,
     encode_indication,
@@ -97,6 +99,127 @@ def test_an_address_of_unknown_family_or_length_is_refused(address: bytes) -> No
     with pytest.raises(MalformedMessage, match="unknown family or length"):
         decode_stun(data)
     assert StunServer().answer(data, SOURCE, 0.0, other_port=9) is None
+
+
+def message(kind: int, attributes: bytes = b"", *, cookie: int = 0x2112A442) -> bytes:
+    return struct.pack(">HHI12s", kind, len(attributes), cookie, TRANSACTION) + attributes
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack(">HH", kind, len(value)) + value + bytes(-len(value) % 4)
+
+
+QUESTION, INDICATION, ANSWER = 0x0001, 0x0011, 0x0101
+CHANGE, SOFTWARE, MAPPED = 0x0003, 0x8022, 0x0020
+
+
+def test_a_message_has_as_many_bytes_as_a_datagram_may_have_and_as_it_says() -> None:
+    longest = attribute(SOFTWARE, bytes(limits.STUN_BYTES_MAX - 24))
+    assert decode_stun(message(INDICATION)) == Indication(TRANSACTION)
+    assert decode_stun(message(QUESTION, longest)) == Question(TRANSACTION)
+    too_long = message(QUESTION, longest + attribute(SOFTWARE, b""))
+    with pytest.raises(MalformedMessage, match=f"20 to {limits.STUN_BYTES_MAX} bytes"):
+        decode_stun(too_long)
+    for wrong in (
+        message(INDICATION)[:-1],
+        message(INDICATION) + bytes(4),
+        message(QUESTION, longest)[:-4],
+        message(INDICATION, bytes(2)),
+        message(INDICATION, cookie=0x2112A443),
+    ):
+        with pytest.raises(MalformedMessage):
+            decode_stun(wrong)
+
+
+@pytest.mark.parametrize("kind", [0x0000, 0x0002, 0x0010, 0x0012, 0x0100, 0x0102, 0x0111])
+def test_other_kinds_of_messages_are_none(kind: int) -> None:
+    with pytest.raises(MalformedMessage, match=f"message type {kind:#06x} is no binding"):
+        decode_stun(message(kind))
+
+
+def test_what_a_question_may_ask_is_known_and_the_rest_is_optional() -> None:
+    for change, expected in ((bytes(4), False), (b"\0\0\0\2", True)):
+        read = decode_stun(message(QUESTION, attribute(CHANGE, change)))
+        assert read == Question(TRANSACTION, expected)
+    for change in (b"\0\0\0\1", b"\0\0\0\4", b"\0\0\2", b"\0\0\0\0\2", b"\1\0\0\2"):
+        with pytest.raises(MalformedMessage, match="only the port can be changed"):
+            decode_stun(message(QUESTION, attribute(CHANGE, change)))
+    optional = attribute(0x8000, b"x") + attribute(0xFFFF, b"")
+    assert decode_stun(message(QUESTION, optional)) == Question(TRANSACTION)
+    with pytest.raises(MalformedMessage, match="attribute 0x7fff is not known here"):
+        decode_stun(message(QUESTION, attribute(0x7FFF, b"")))
+
+
+@pytest.mark.parametrize("n_bytes", range(5))
+def test_attributes_are_filled_up_to_words_and_of_two_of_a_type_the_first_counts(
+    n_bytes: int,
+) -> None:
+    filler = attribute(SOFTWARE, bytes(n_bytes))
+    yes, no = (attribute(CHANGE, bytes((0, 0, 0, flags))) for flags in (2, 0))
+    for attributes, changes in ((yes + no, True), (no + filler + yes, False)):
+        read = decode_stun(message(QUESTION, filler + attributes))
+        assert read == Question(TRANSACTION, changes)
+
+
+def test_an_attribute_ends_within_the_message() -> None:
+    whole = attribute(SOFTWARE, bytes(4))
+    assert decode_stun(message(INDICATION, whole)) == Indication(TRANSACTION)
+    for n_bytes in (5, 8, 65_535):
+        longer = struct.pack(">HH", SOFTWARE, n_bytes) + bytes(4)
+        with pytest.raises(MalformedMessage, match="longer than the message"):
+            decode_stun(message(INDICATION, longer))
+
+
+def test_an_answer_without_an_address_is_none() -> None:
+    with pytest.raises(MalformedMessage, match="no address in it"):
+        decode_stun(message(ANSWER, attribute(SOFTWARE, b"test")))
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1"])
+def test_an_answer_is_laid_out_as_in_the_rfc(host: str) -> None:
+    """The address is hidden by the cookie and the transaction, the second port is not."""
+    packed = ip_address(host).packed
+    pad = struct.pack(">I12s", 0x2112A442, TRANSACTION)
+    hidden = bytes(one ^ other for one, other in zip(packed, pad, strict=False))
+    family = 1 if len(packed) == 4 else 2
+    mapped = attribute(MAPPED, struct.pack(">BBH", 0, family, 4001 ^ 0x2112) + hidden)
+    other = attribute(0x802C, struct.pack(">BBH", 0, family, 4002) + bytes(len(packed)))
+    answer = Answer(TRANSACTION, Endpoint(host, 4001))
+    assert encode_answer(answer) == message(ANSWER, mapped)
+    both = Answer(TRANSACTION, Endpoint(host, 4001), 4002)
+    assert encode_answer(both) == message(ANSWER, mapped + other)
+    assert decode_stun(encode_answer(both)) == both
+
+
+@pytest.mark.parametrize("change_port", [True, False])
+def test_a_question_is_laid_out_as_in_the_rfc(change_port: bool) -> None:
+    change = attribute(CHANGE, b"\0\0\0\2") if change_port else b""
+    filler = b"swarmnode".ljust(limits.STUN_QUESTION_BYTES - 20 - len(change) - 4)
+    expected = message(QUESTION, change + attribute(SOFTWARE, filler))
+    assert encode_question(Question(TRANSACTION, change_port)) == expected
+    assert len(expected) == limits.STUN_QUESTION_BYTES
+
+
+def test_each_kind_of_silence_is_counted() -> None:
+    server = StunServer()
+    for number in range(2):
+        server.answer(b"", SOURCE, 0.0, other_port=0)
+        server.answer(bare_question(), SOURCE, 0.0, other_port=0)
+        server.answer(ASKED, SOURCE, 0.0, other_port=0)
+        assert server.statistics() == StunStatistics(number + 1, number + 1, 0, number + 1)
+    for _ in range(limits.STUN_ANSWERS_PER_HOST_PER_S_MAX):
+        server.answer(ASKED, SOURCE, 0.0, other_port=0)
+    most = limits.STUN_ANSWERS_PER_HOST_PER_S_MAX
+    assert server.statistics() == StunStatistics(most, 2, 2, 2)
+
+
+def test_so_many_are_admitted_in_one_second_of_the_clock() -> None:
+    server = StunServer()
+    for second in (0, 7):
+        hosts = [f"10.0.{n // 256}.{n % 256}" for n in range(limits.STUN_ANSWERS_PER_S_MAX)]
+        assert all(server.admits(host, second + 0.5) for host in hosts)
+        assert not server.admits("192.0.2.1", second + 0.999)
+    assert server.admits("192.0.2.1", 8.0)
 
 
 def test_one_host_gets_so_many_answers_a_second() -> None:
