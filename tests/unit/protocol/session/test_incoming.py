@@ -13,7 +13,6 @@ from swarmnode.errors import (
     MalformedMessage,
     RemoteProtocolError,
 )
-from swarmnode.protocol.session.core import SessionCore
 from swarmnode.protocol.session.effects import Changed, Ended, Opened, Removed
 from swarmnode.protocol.session.keepalive import PONG_WAIT_S, Keepalive
 from swarmnode.protocol.session.records import Role

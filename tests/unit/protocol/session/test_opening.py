@@ -46,7 +46,7 @@ def hello(
 def test_the_peer_that_was_dialled_or_any_if_none_was_is_let_in() -> None:
     check_identity(None, PEER)
     check_identity(PEER, PEER)
-    with pytest.raises(HelloRefused, match="but .* answered") as refused:
+    with pytest.raises(HelloRefused, match=r"but .* answered") as refused:
         check_identity(OWN, PEER)
     assert refused.value.code is GoodbyeCode.WRONG_PEER
     assert isinstance(refused.value.error, AuthenticationFailed)
