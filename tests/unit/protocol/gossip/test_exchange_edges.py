@@ -240,9 +240,7 @@ def test_a_transfer_ends_at_its_limit_and_not_before(role: Role) -> None:
     assert bench.wait(0.02)[0] == Abort(xid, "timeout")
 
 
-def test_a_transfer_that_is_overdue_and_in_no_ones_way_has_all_of_its_time() -> (
-    None
-):
+def test_a_transfer_that_is_overdue_and_in_no_ones_way_has_all_of_its_time() -> None:
     bench, xid = stalled()
     began = bench.now
     assert bench.core.next_deadline() == began + limits.EXCHANGE_PATIENCE_S_MIN
@@ -412,9 +410,7 @@ def test_counters_say_what_waits_and_what_is_remembered() -> None:
     assert bench.core.next_deadline() is None
 
 
-def test_a_smaller_peer_whose_offer_crosses_ours_wins_and_has_no_second_exchange() -> (
-    None
-):
+def test_a_smaller_peer_whose_offer_crosses_ours_wins_and_has_no_second_exchange() -> None:
     bench = Bench(INTENT, ELSEWHERE)
     mine = bench.begin(SMALLER)
     finished, *_, start = bench.hear(OFFER, peer=SMALLER)
