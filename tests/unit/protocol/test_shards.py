@@ -342,7 +342,7 @@ def test_alone_a_peer_trains_one_epoch_whole_before_the_next():
 
 def test_of_those_that_we_are_preferred_for_the_one_with_our_top_score_is_next():
     for epoch in (0, 1, 2):
-        done = {number: (1 << N_SHARDS) - 1 for number in range(epoch)}
+        done = dict.fromkeys(range(epoch), (1 << N_SHARDS) - 1)
         shards = [Shard(epoch, index) for index in range(N_SHARDS)]
         ours = [s for s in shards if max(PEERS[:3], key=lambda p, s=s: rank(s, p)) == ME]
         expected = sorted(ours, key=lambda s: rank(s, ME), reverse=True)[:2]

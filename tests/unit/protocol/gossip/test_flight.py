@@ -65,7 +65,7 @@ def ready_flight(*, at: float = 10.0, ask_at: float = 12.0, decide_s: float = 2.
 def test_a_flight_begins_with_nothing_done() -> None:
     new = flight(State.OFFERED)
     assert not new.has_all_chunks
-    assert not (new.local_done or new.peer_ready or new.is_known_overdue)
+    assert (new.local_done, new.peer_ready, new.is_known_overdue) == (False, False, False)
     assert (new.further, new.n_sent, new.asked, new.waited_s) == ((), 0, 0, 0.0)
     assert new.deadline == 99.0
     assert not new.gives_way(1e9), "no view is lent"
