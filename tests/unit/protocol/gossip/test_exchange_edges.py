@@ -16,6 +16,7 @@ from swarmnode.protocol.gossip.events import (
     Begin,
     Commit,
     Effect,
+    ExchangeStatistics,
     Finished,
     LocalDone,
     LocalFailed,
@@ -23,6 +24,7 @@ from swarmnode.protocol.gossip.events import (
     Role,
     Send,
     StartTransfer,
+    Unavailable,
     Untaken,
     ViewLent,
 )
@@ -264,7 +266,7 @@ def test_of_two_in_flight_only_the_one_that_is_due_is_given_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decide_s", "left_s"), [(0.0, LIMIT_S), (3.0, 3.0), (LIMIT_S + 1.0, LIMIT_S)]
+    ("decide_s", "left_s"), [(0.0, LIMIT_S), (0.5, 0.5), (3.0, 3.0), (LIMIT_S + 1.0, LIMIT_S)]
 )
 def test_a_ready_partner_shortens_the_time_to_decide_and_never_lengthens_it(
     decide_s: float, left_s: float
@@ -387,6 +389,25 @@ def test_a_ready_node_that_hears_abort_drops_it_without_doubt() -> None:
 
 
 # --- what a node tells of itself ---------------------------------------------------------------
+
+
+def test_a_core_that_has_done_nothing_has_counted_nothing() -> None:
+    bench = Bench()
+    bench.feed(Unavailable())
+    assert bench.core.statistics() == ExchangeStatistics(
+        is_busy=False,
+        intents=0,
+        finished_total={},
+        refused_total={},
+        in_doubt_total=0,
+        half_applied_total=0,
+        crossed_offers_total=0,
+        chunks_merged_total=0,
+        chunks_dropped_total=0,
+        stale_messages_total=0,
+        outcomes_kept=0,
+    )
+    assert bench.core.poll_effects() == []
 
 
 def test_counters_say_what_waits_and_what_is_remembered() -> None:
