@@ -173,7 +173,8 @@ def test_an_offer_needs_some_time_and_another_than_ourselves() -> None:
     with pytest.raises(LocalProtocolError, match="transfer limit"):
         bench.feed(Begin("model", 1, (LARGER,), 0.0))
     assert bench.core.is_idle
-    assert isinstance(*bench.feed(Begin("model", 1, (LARGER,), 0.5)), Send)
+    (effect,) = bench.feed(Begin("model", 1, (LARGER,), 0.5))
+    assert isinstance(effect, Send)
 
 
 def test_who_is_named_twice_is_offered_to_once_and_no_more_than_so_many_are() -> None:
