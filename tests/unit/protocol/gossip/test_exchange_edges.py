@@ -110,7 +110,7 @@ def test_a_peer_that_left_an_offer_unanswered_is_silent_no_more_once_it_is_heard
     assert not conduct.is_silent(LARGER, bench.now)
 
 
-def test_what_was_refused_or_aborted_before_it_came_is_over_for_whoever_asks() -> None:
+def test_what_was_refused_or_aborted_before_it_came_is_over_for_any_peer_that_asks() -> None:
     bench = Bench()
     bench.hear(offer_like(fragment=9))
     other = b"o" * 16
