@@ -280,6 +280,25 @@ def test_many_small_frames_of_bulk_are_no_more_than_one_turn(
     assert len(turn(core)) == (3 if is_one_turn else 6)
 
 
+def test_streams_take_turns_however_many_pieces_each_was_lent() -> None:
+    core = quiet_core()
+    first, second = open_stream(core, Priority.BULK), open_stream(core, Priority.BULK)
+    for stream in (first, first, first, second):
+        core.queue(stream, memoryview(bytes(INLINE + 1)))
+    order = [stream_id for _ in range(4) for _, stream_id, _ in turn(core)]
+    assert order == [first.stream_id, second.stream_id, first.stream_id, first.stream_id]
+
+
+def test_small_data_that_a_head_has_no_room_for_goes_on_in_the_next() -> None:
+    core = quiet_core()
+    first, second = open_stream(core, Priority.CONTROL), open_stream(core, Priority.CONTROL)
+    core.queue(first, memoryview(bytes(2000)))
+    core.queue(second, memoryview(bytes(3000)))
+    sizes = [[len(payload) for _, _, payload in turn(core, head_bytes=4096)] for _ in range(3)]
+    left = 4096 - 2000 - 2 * FRAME_HEADER_BYTES
+    assert sizes == [[2000, left], [3000 - left], []]
+
+
 def test_data_goes_as_far_as_the_credit_to_the_byte() -> None:
     core = quiet_core()
     stream = open_stream(core, Priority.CONTROL)
