@@ -266,6 +266,18 @@ def test_of_two_in_flight_only_the_one_that_is_due_is_given_up() -> None:
     assert not bench.core.is_exchanging_with(OTHER)
 
 
+def test_an_intent_whose_own_topic_is_taken_ends_no_transfer_of_another() -> None:
+    bench, xid = stalled(INTENT, ELSEWHERE)
+    bench.hear(offer_like(xid=b"e" * 16, fragment=2), peer=OTHER)
+    bench.feed(Available(replace(ELSEWHERE, number=9, round=8), LIMIT_S))
+    assert bench.wait(limits.EXCHANGE_PATIENCE_S_MIN) == [], "the other one is not overdue"
+    assert bench.core.is_exchanging_with(LARGER)
+    bench.feed(ViewLent(b"e" * 16))
+    effects = bench.wait(limits.EXCHANGE_PATIENCE_S_MIN)
+    assert effects[0] == Abort(b"e" * 16, "timeout")
+    assert bench.core.is_exchanging_with(LARGER)
+
+
 @pytest.mark.parametrize(
     ("decide_s", "left_s"), [(0.0, LIMIT_S), (0.5, 0.5), (3.0, 3.0), (LIMIT_S + 1.0, LIMIT_S)]
 )
