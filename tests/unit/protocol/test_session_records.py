@@ -190,6 +190,7 @@ def test_small_pieces_are_joined_up_to_a_size() -> None:
 def test_each_buffer_that_is_lent_is_filled_from_its_beginning_to_its_end() -> None:
     inbox = Inbox(BufferPool())
     assert not inbox.waits_for_more()
+    assert inbox.take_back() == 0, "none was lent"
     for _ in range(2):
         buffer = bytearray(6)
         inbox.lend(memoryview(buffer))
