@@ -256,6 +256,7 @@ def test_a_member_that_names_the_last_epoch_ends_the_sharing_and_no_more():
     everything = (1 << N_SHARDS) - 1
     done = dict.fromkeys(range(last - limits.SHARD_EPOCHS_OPEN + 1, last + 1), everything)
     assert peer.up(done=done) == []
+    assert peer.claims == {}, "there is no epoch after the last"
 
 
 @pytest.mark.parametrize("n_shards", [0, limits.SHARDS_PER_EPOCH_MAX + 1])
