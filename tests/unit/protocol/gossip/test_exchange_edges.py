@@ -267,7 +267,7 @@ def test_of_two_in_flight_only_the_one_that_is_due_is_given_up() -> None:
 
 
 def test_an_intent_whose_own_topic_is_taken_ends_no_transfer_of_another() -> None:
-    bench, xid = stalled(INTENT, ELSEWHERE)
+    bench, _ = stalled(INTENT, ELSEWHERE)
     bench.hear(offer_like(xid=b"e" * 16, fragment=2), peer=OTHER)
     bench.feed(Available(replace(ELSEWHERE, number=9, round=8), LIMIT_S))
     assert bench.wait(limits.EXCHANGE_PATIENCE_S_MIN) == [], "the other one is not overdue"

@@ -94,6 +94,16 @@ def test_a_session_begins_with_a_ping_and_has_counted_nothing() -> None:
     assert turn(core) == []
 
 
+def test_a_stream_begins_with_its_window_and_nothing_else() -> None:
+    core = quiet_core()
+    for stream in (core.open_stream("work", Priority.BULK), peers_stream(core, Priority.BULK, 2)):
+        assert stream.send_credit == stream.receive_credit == stream.window_bytes == WINDOW
+        assert (stream.arrived_bytes, stream.credit_due, stream.deadline_ms) == (0, 0, 0)
+        assert (stream.is_cut, stream.is_stopped, stream.end_received) == (False, False, False)
+        assert (stream.is_ended, stream.is_finished, stream.can_send) == (False, False, True)
+        assert stream.reset is None
+
+
 def test_whatever_is_due_is_said_to_be_and_no_more_once_it_is_out() -> None:
     core = quiet_core()
     assert not core.has_outgoing
