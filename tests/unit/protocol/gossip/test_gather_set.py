@@ -8,8 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from swarmnode import limits
 from swarmnode.errors import AuthenticationFailed, MalformedMessage
 from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip import gather_events
+from swarmnode.protocol.gossip.gather import GatherCore
 from swarmnode.protocol.gossip.gather_set import COPY_OVERLAP, Announced, RunTerms, copies
 from swarmnode.protocol.identity import Identity, verify
 from swarmnode.wire.exchange.gather import GatherSet
@@ -196,3 +199,19 @@ def test_what_was_checked_before_is_not_checked_again() -> None:
     found = terms.read_set(terms.make_set(entries), known=entries[:2])
     assert found == tuple(entries)
     assert checked == [f"message of {AUTHORS[2].peer_id.short}"]
+
+
+def test_one_that_could_not_give_a_message_is_asked_again_unless_what_came_was_wrong() -> None:
+    me, author, _ = AUTHORS
+    message = announced(author)
+    for event, is_asked in (
+        (gather_events.NotGiven(author.peer_id, message.digest), True),
+        (gather_events.NotGiven(author.peer_id, message.digest, is_wrong=True), False),
+    ):
+        core = GatherCore(me.peer_id, TERMS)
+        core.handle(gather_events.Announce(message), 0.0)
+        fetch = gather_events.Fetch(author.peer_id, message)
+        assert core.poll_effects() == [fetch]
+        core.handle(event, 1.0)
+        core.handle_deadline(1.0 + limits.GATHER_RETRY_S)
+        assert core.poll_effects() == [fetch] * is_asked
