@@ -124,10 +124,8 @@ class ExchangeCore(Moves):
 
     def _give_way(self, now: float) -> None:
         """End transfers that are overdue where an intent of ours waits for their place."""
-        for flight in self._flights:
-            is_full = len(self._flights) >= limits.EXCHANGE_FLIGHTS_MAX and len(self._intents) > 0
-            is_wanted = is_full or self._intents.intent(flight.intent.topic) is not None
-            if is_wanted and flight.gives_way(now):
+        for topic in self._intents.topics():
+            for flight in self._flights.to_give_way(topic, now) or ():
                 self._abort(flight, "timeout", now)
 
     def statistics(self) -> events.ExchangeStatistics:

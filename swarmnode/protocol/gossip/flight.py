@@ -49,6 +49,10 @@ class IntentTable:
         available = self._intents.get(topic)
         return available.intent if available is not None else None
 
+    def topics(self) -> list[Topic]:
+        """Return the topics of the intents that wait, those that are being offered among them."""
+        return list(self._intents)
+
     def for_offer(self, topic: Topic) -> Available | None:
         """Return what an offer can have: an answer, so that an intent of ours is still served."""
         return self._answers.get(topic) or self._intents.get(topic)

@@ -215,8 +215,7 @@ class Outgoing:
             return self._take_end(stream, head, used), None
         first = stream.pending[0]
         size = min(len(first), stream.send_credit, self.body_bytes_max)
-        if size == 0:  # comes back with the next CREDIT
-            return used, None
+        assert size, "what has no credit stands in no ring"
         body: memoryview | None = None
         if size > limits.DATA_INLINE_BYTES_MAX:
             body = first[:size]

@@ -93,7 +93,6 @@ class _Direction:
         self._sender = sender
         self._rekey_records = rekey_records
         self._number = 0
-        self._start_epoch(0)
 
     @property
     def records(self) -> int:
@@ -107,7 +106,7 @@ class _Direction:
 
     def _next_nonce(self) -> bytes:
         number = self._number
-        if number and number % self._rekey_records == 0:
+        if number % self._rekey_records == 0:
             self._start_epoch(number // self._rekey_records)
         self._number = number + 1
         return (self._iv ^ number).to_bytes(_IV_BYTES, "big")

@@ -36,7 +36,7 @@ class StreamState:
     is_local: bool  # we opened it
     inbox: Inbox
     purpose: Purpose
-    deadline_ms: int = 0  # how long the opener waits for an answer; 0: as long as it takes
+    deadline_ms: int  # how long the opener waits for an answer; 0: as long as it takes
 
     # --- what we send
     pending: deque[memoryview] = field(default_factory=deque)  # lent by the sender

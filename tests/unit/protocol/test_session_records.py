@@ -20,6 +20,7 @@ from swarmnode.protocol.session.records import (
 )
 
 SECRET = bytes(range(32))
+INLINE = limits.DATA_INLINE_BYTES_MAX
 
 
 def seal(sealer: Sealer, plaintext: bytes) -> bytes:
@@ -85,6 +86,17 @@ def test_lengths_that_no_record_has_are_refused_before_anything_is_read() -> Non
     too_long = limits.RECORD_PLAINTEXT_BYTES_MAX + 17
     with pytest.raises(LimitExceeded, match=str(too_long)):
         plaintext_bytes(memoryview(too_long.to_bytes(4, "big")))
+    for size in (1, limits.RECORD_PLAINTEXT_BYTES_MAX):
+        assert plaintext_bytes(memoryview((size + 16).to_bytes(4, "big"))) == size
+
+
+def test_each_side_counts_the_records_of_a_direction() -> None:
+    cipher = CipherName.AES_256_GCM
+    sealer, opener = Sealer(SECRET, cipher, Role.CLIENT), Opener(SECRET, cipher, Role.CLIENT)
+    assert (sealer.records, opener.records) == (0, 0)
+    for number in (1, 2):
+        unseal(opener, seal(sealer, b"payload"))
+        assert (sealer.records, opener.records) == (number, number)
 
 
 def test_slow_turns_shrink_and_fast_turns_grow() -> None:
@@ -134,6 +146,62 @@ def test_a_lent_buffer_is_filled_directly_as_long_as_nothing_waits() -> None:
     assert inbox.read_into(memoryview(buffer)[3:]) == 3
     assert bytes(buffer) == b"abcdef"
     assert inbox.unread_bytes == 2
+
+
+def test_a_piece_that_was_begun_is_given_from_where_it_is() -> None:
+    inbox = Inbox(BufferPool())
+    for data in (b"abcdef", b"xyz", b"12"):
+        put(inbox, data)
+    buffer = memoryview(bytearray(2))
+    assert inbox.read_into(buffer) == 2
+    assert inbox.unread_bytes == 9
+    assert inbox.take_whole(4) is None, "it is no whole piece any more"
+    assert inbox.read_into(buffer) == 2
+    assert bytes(inbox.take()) == b"ef"
+    assert inbox.unread_bytes == 5
+    assert inbox.read_into(memoryview(bytearray(3))) == 3
+    whole = inbox.take_whole(2)
+    assert whole is not None
+    assert bytes(whole) == b"12"
+    assert inbox.unread_bytes == 0
+    assert inbox.read_into(buffer) == 0
+
+
+def test_what_is_forgotten_is_no_part_of_what_comes_next() -> None:
+    inbox = Inbox(BufferPool())
+    inbox.append(memoryview(b"abc"))
+    inbox.read_into(memoryview(bytearray(1)))
+    inbox.clear()
+    assert inbox.unread_bytes == 0
+    inbox.append(memoryview(b"def"))
+    assert inbox.unread_bytes == 3
+    assert bytes(inbox.take()) == b"def"
+
+
+def test_small_pieces_are_joined_up_to_a_size() -> None:
+    for n_bytes, sizes in ((1, [INLINE]), (2, [INLINE - 1, 2])):
+        inbox = Inbox(BufferPool())
+        for size in (INLINE - 1, n_bytes):
+            inbox.append(memoryview(bytes(size)))
+        assert [len(inbox.take()) for _ in sizes] == sizes
+        assert inbox.unread_bytes == 0
+
+
+def test_each_buffer_that_is_lent_is_filled_from_its_beginning_to_its_end() -> None:
+    inbox = Inbox(BufferPool())
+    assert not inbox.waits_for_more()
+    assert inbox.take_back() == 0, "none was lent"
+    for _ in range(2):
+        buffer = bytearray(6)
+        inbox.lend(memoryview(buffer))
+        assert put(inbox, b"ab") == 2
+        assert inbox.waits_for_more()
+        assert put(inbox, b"cdef") == 4
+        assert not inbox.waits_for_more(), "it is full"
+        assert bytes(buffer) == b"abcdef"
+        assert inbox.take_back() == 6
+        assert inbox.take_back() == 0
+        assert inbox.unread_bytes == 0
 
 
 def test_memory_is_used_again_only_when_no_view_of_it_is_left() -> None:

@@ -256,6 +256,7 @@ def test_a_member_that_names_the_last_epoch_ends_the_sharing_and_no_more():
     everything = (1 << N_SHARDS) - 1
     done = dict.fromkeys(range(last - limits.SHARD_EPOCHS_OPEN + 1, last + 1), everything)
     assert peer.up(done=done) == []
+    assert peer.claims == {}, "there is no epoch after the last"
 
 
 @pytest.mark.parametrize("n_shards", [0, limits.SHARDS_PER_EPOCH_MAX + 1])
@@ -290,3 +291,176 @@ def test_words_are_read_back_and_nonsense_counts_for_nothing():
     for text in ("", "1:", "1:0x1", "1:F", "01:f", "1:1_0", "1:" + "f" * 65, 1.0):
         assert read_progress("shards.1", text) is None, text
     assert read_progress("shards.2", "1:f") is None, "the register of another epoch"
+
+
+# --- limits, to the shard, the epoch and the second ----------------------------------------------
+
+
+def test_a_core_begins_with_nothing_and_counts_what_it_finishes_and_loses():
+    peer = Peer()
+    assert peer.core.statistics() == events.ShardStatistics(0, 0, 0, 0)
+    assert peer.core.next_deadline() is None
+    first, second = peer.up()
+    assert peer.core.statistics() == events.ShardStatistics(0, 2, 0, 0)
+    peer.feed(events.Finished(first))
+    assert peer.core.statistics() == events.ShardStatistics(0, 2, 1, 0)
+    peer.see(done={0: 1 << first.index | 1 << second.index})
+    assert peer.core.statistics() == events.ShardStatistics(0, 2, 1, 1)
+    peer.feed(events.Rest())
+    assert peer.core.statistics() == events.ShardStatistics(0, 0, 1, 1), "given back, not lost"
+    peer.wait(100.0)
+    assert peer.core.next_deadline() is None
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_the_one_shard_that_is_left_is_found_whichever_it_is(index):
+    others = [Shard(0, other) for other in range(4) if other != index]
+    done = sum(1 << shard.index for shard in others)
+    for words in (
+        {"claims": [(shard, OTHER) for shard in others]},
+        {"done": {0: done}},
+        {"mine": {0: done}},
+        {"claims": [(others[0], OTHER)], "done": {0: 1 << others[1].index},
+         "mine": {0: 1 << others[2].index}},
+    ):  # fmt: skip
+        peer = Peer(4)
+        assert peer.up(**words)[0] == Shard(0, index)
+        assert peer.core.statistics().lost_total == 0
+        assert [read_element(element).epoch for element in peer.claims] == [0, 1]
+
+
+def test_alone_a_peer_trains_one_epoch_whole_before_the_next():
+    peer = Peer(3)
+    peer.up(members=(ME,))
+    for number in range(6):
+        peer.feed(events.Finished(peer.assigned[number]))
+        peer.see(members=(ME,))
+        peer.wait(SETTLE_S)
+    assert sorted(shard.index for shard in peer.assigned[:3]) == [0, 1, 2]
+    assert [shard.epoch for shard in peer.assigned] == [0, 0, 0, 1, 1, 1, 2, 2]
+    assert len(set(peer.assigned)) == len(peer.assigned), "none twice, though no view says so"
+
+
+def test_of_those_that_we_are_preferred_for_the_one_with_our_top_score_is_next():
+    for epoch in (0, 1, 2):
+        done = dict.fromkeys(range(epoch), (1 << N_SHARDS) - 1)
+        shards = [Shard(epoch, index) for index in range(N_SHARDS)]
+        ours = [s for s in shards if max(PEERS[:3], key=lambda p, s=s: rank(s, p)) == ME]
+        expected = sorted(ours, key=lambda s: rank(s, ME), reverse=True)[:2]
+        assert len(expected) == 2
+        assert Peer().up(members=PEERS[:3], done=done) == expected
+
+
+def test_where_none_of_ours_is_free_the_top_score_of_all_that_are_is_next():
+    shards = [Shard(0, index) for index in range(N_SHARDS)]
+    theirs = [s for s in shards if rank(s, OTHER) > rank(s, ME)]
+    done = sum(1 << shard.index for shard in shards if shard not in theirs)
+    expected = sorted(theirs, key=lambda s: rank(s, ME), reverse=True)[:2]
+    assert Peer().up(done={0: done}) == expected
+
+
+def test_a_claim_settles_from_when_it_was_first_seen_whatever_is_seen_later():
+    peer = Peer()
+    peer.feed(events.WorkerUp())
+    peer.feed(view())
+    peer.wait(1.0)
+    peer.feed(view())
+    assert peer.core.next_deadline() is None, "our claims are not in it"
+    peer.see()
+    seen_at = peer.now
+    peer.wait(SETTLE_S / 2)
+    peer.see()
+    peer.feed(view())
+    assert peer.core.next_deadline() == seen_at + SETTLE_S
+    assert peer.assigned == []
+    peer.now = seen_at + SETTLE_S
+    peer.feed(view())
+    assert len(peer.assigned) == 2
+    peer.wait(SETTLE_S)
+    assert len(peer.assigned) == 2, "each once"
+
+
+def test_the_next_deadline_is_that_of_the_claim_that_was_seen_first():
+    peer = Peer()
+    first, second = peer.up()
+    peer.feed(events.Finished(first))
+    peer.see()
+    began = peer.now
+    peer.wait(SETTLE_S / 2)
+    peer.feed(events.Finished(second))
+    assert peer.core.next_deadline() == began + SETTLE_S
+    peer.see()
+    assert peer.core.next_deadline() == began + SETTLE_S
+    peer.wait(SETTLE_S / 2)
+    assert len(peer.assigned) == 3
+    assert peer.core.next_deadline() == began + SETTLE_S * 1.5
+
+
+def test_a_claim_that_is_given_back_before_it_was_assigned_takes_nothing_from_the_worker():
+    peer = Peer()
+    peer.feed(events.WorkerUp())
+    peer.feed(view())
+    peer.see()
+    peer.feed(events.Rest())
+    assert peer.claims == {}
+    assert peer.withdrawn == []
+
+
+def test_a_dead_worker_is_assigned_nothing_and_no_deadline_waits_for_it():
+    peer = Peer()
+    peer.feed(events.WorkerUp())
+    peer.feed(view())
+    peer.see()
+    peer.feed(events.WorkerGone())
+    assert peer.core.next_deadline() is None
+    peer.now += SETTLE_S
+    peer.core.handle_deadline(peer.now)
+    assert peer.core.poll_effects() == []
+
+
+def test_what_was_trained_without_a_claim_is_recorded_and_takes_none_back():
+    peer = Peer()
+    claimed = peer.up()
+    free = next(Shard(0, i) for i in range(N_SHARDS) if Shard(0, i) not in claimed)
+    peer.core.handle(events.Finished(free), peer.now)
+    said = peer.core.poll_effects()
+    assert said == [events.Say({}, {"shards.0": f"0:{1 << free.index:x}"})]
+    peer.core.handle(events.Finished(free), peer.now)
+    assert peer.core.poll_effects() == [], "it is said once"
+    assert peer.core.statistics().finished_total == 2
+
+
+def test_so_many_epochs_are_open_behind_the_newest_that_any_member_knows():
+    n_open = limits.SHARD_EPOCHS_OPEN
+    for newest, oldest in ((0, 0), (n_open - 1, 0), (n_open, 1), (n_open + 5, 6)):
+        by_others = Peer()
+        by_others.feed(view(done={newest: 1}))
+        by_us = Peer()
+        by_us.feed(view())
+        by_us.feed(events.Finished(Shard(newest, 0)))
+        for peer in (by_others, by_us):
+            assert peer.core.statistics().epoch == oldest
+            peer.registers.clear()
+            peer.feed(events.Finished(Shard(oldest, 1)))
+            assert register_name(oldest) in peer.registers, "the oldest has a register still"
+            peer.registers.clear()
+            if oldest:
+                peer.feed(events.Finished(Shard(oldest - 1, 1)))
+                assert peer.registers == {}
+
+
+def test_the_last_epoch_of_all_is_trained_too():
+    last = limits.SHARD_EPOCH_MAX
+    everything = (1 << N_SHARDS) - 1
+    done = dict.fromkeys(range(last - limits.SHARD_EPOCHS_OPEN + 1, last), everything)
+    got = Peer().up(done={**done, last: everything ^ 1 << 7})
+    assert got == [Shard(last, 7)]
+
+
+def test_the_last_shard_of_the_largest_epoch_can_be_named():
+    last = limits.SHARDS_PER_EPOCH_MAX - 1
+    assert read_element(f"7/{last}") == Shard(7, last)
+    assert read_element(f"7/{last + 1}") is None
+    done = {0: (1 << last) - 1}
+    for n_shards, expected in ((last + 1, Shard(0, last)), (1, Shard(1, 0))):
+        assert Peer(n_shards).up(members=(ME,), done=done)[0] == expected

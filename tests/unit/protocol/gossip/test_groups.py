@@ -8,7 +8,14 @@ import pytest
 from swarmnode import limits
 from swarmnode.errors import ConfigError
 from swarmnode.ids import PeerId
-from swarmnode.protocol.gossip.groups import GROUP_SIZE_MAX, fair_weights, grid
+from swarmnode.protocol.gossip import matching
+from swarmnode.protocol.gossip.groups import (
+    GROUP_SIZE_MAX,
+    fair_weights,
+    grid,
+    seats,
+    weights_of,
+)
 
 SALT = b"swarm"
 
@@ -91,3 +98,63 @@ def test_fewer_than_half_that_lie_together_do_not_widen_the_bound():
                 assert [w / counted[0] for w in counted[: len(honest)]] == pytest.approx(
                     [w / honest[0] for w in honest]
                 )
+
+
+def test_weights_that_all_knew_count_as_they_are_and_claimed_ones_within_bounds():
+    one, two, three = peers(3)
+    agreed, told = {one: 3.0, two: 99.0, three: 0.5}, {one: 1.0, two: 4.0, three: 1.0}
+    assert weights_of((two, one), agreed, told) == (99.0, 3.0)
+    assert weights_of((two, one), {}, told) == (1.0, 1.0)
+    assert weights_of((two, one, three), {}, told) == fair_weights([4.0, 1.0, 1.0])
+
+
+def test_seats_are_taken_in_the_order_of_ids():
+    members = peers(5)
+    assert seats(members, 3) == tuple(sorted(members)[:3])
+    assert seats(reversed(members), 9) == tuple(sorted(members))
+
+
+def test_the_mean_of_a_grid_is_weighted_as_it_was_asked_for():
+    rng = random.Random(5)
+    for size in range(2, GROUP_SIZE_MAX + 1):
+        for n in (1, 2, 3, 7, 9, 17, 33, 65):
+            members = peers(n)
+            values = {peer: rng.uniform(-1, 1) for peer in members}
+            weights = {peer: rng.uniform(0.1, 9.0) for peer in members}
+            total = sum(weights.values())
+            exact = sum(weights[peer] * values[peer] for peer in members) / total
+            for groups in grid(SALT, members, size, weights):
+                for group in groups:
+                    pairs = list(zip(group.members, group.weights, strict=True))
+                    mean = sum(w * values[p] for p, w in pairs) / sum(group.weights)
+                    values |= dict.fromkeys(group.members, mean)
+            assert max(abs(value - exact) for value in values.values()) < 1e-12, (n, size)
+
+
+def test_one_line_averages_with_the_weights_that_its_members_were_given():
+    members = matching.order(SALT, 0, peers(3))
+    ((group,),) = grid(SALT, members, 3)
+    assert (group.members, group.weights) == (tuple(members), (1.0, 1.0, 1.0))
+    weights = dict(zip(members, (1.0, 2.0, 5.0), strict=True))
+    ((group,),) = grid(SALT, members, 3, weights)
+    assert (group.members, group.weights) == (tuple(members), (1.0, 2.0, 5.0))
+
+
+def test_two_of_a_longer_line_share_its_weight_in_a_group():
+    """Five members in two lines, of three and of two."""
+    members = matching.order(SALT, 0, peers(5))
+    first, second = grid(SALT, members, 4)
+    assert [group.members for group in first] == [tuple(members[number::4]) for number in range(4)]
+    ((group),) = second
+    assert group.members == (members[0], members[4], *members[1:4])
+    assert group.weights == (1.0, 1.0, 1.0, 1.0, 1.0)
+    weights = dict.fromkeys(members, 1.0) | {members[4]: 3.0}
+    _, ((group),) = grid(SALT, members, 4, weights)
+    assert group.weights == (2.0, 2.0, 1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("size", [1, GROUP_SIZE_MAX + 1])
+def test_a_group_has_two_members_or_more_and_no_more_than_fit(size):
+    with pytest.raises(ConfigError, match="expected groups of 2"):
+        grid(SALT, peers(3), size)
+    assert grid(SALT, peers(3), min(max(size, 2), GROUP_SIZE_MAX))

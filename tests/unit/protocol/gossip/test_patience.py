@@ -98,3 +98,144 @@ def test_only_who_was_waited_for_in_vain_gets_more_time_and_all_pay_for_theirs(
     Patience(conduct).note_failure(flight, reason, 5.0, by_peer=by_peer)
     assert conduct.patience(PEER) == times
     assert conduct.budget_s(PEER, 5.0) == limits.EXCHANGE_BUDGET_S - 3.0
+
+
+# --- what is measured, to the second -------------------------------------------------------------
+
+
+def flight_of(role: Role = Role.INITIATOR, *, lent_at: float | None = None) -> Flight:
+    """Return one with 12 s for its transfer, of which nothing was measured yet."""
+    limit_s = limits.EXCHANGE_VIEW_S + 12.0
+    found = Flight(bytes(16), PEER, role, State.TRANSFER, INTENT, limit_s, 0.0, give_up_at=limit_s)
+    if lent_at is not None:
+        found.lend(1.0, lent_at)
+    return found
+
+
+def peers(first: int, n: int) -> list[PeerId]:
+    return [PeerId(bytes([number]) * 32) for number in range(first, first + n)]
+
+
+def test_the_peers_that_were_met_last_say_what_is_usual() -> None:
+    n_half = limits.EXCHANGE_USUAL_MAX // 2
+    usual = Usual()
+    for peer in peers(0, limits.EXCHANGE_USUAL_MAX):
+        usual.note(1.0, peer)
+    slow = peers(100, n_half + 1)
+    for peer in slow[:-1]:
+        usual.note(10.0, peer)
+        usual.note(10.0, peer)  # which makes room for itself only
+    assert usual.limit_s(0.5, 0.5) == limits.EXCHANGE_PATIENCE
+    usual.note(10.0, slow[-1])
+    assert usual.limit_s(0.5, 0.5) == 10.0 * limits.EXCHANGE_PATIENCE
+    # Of an even number of peers the quicker one in the middle counts.
+    usual = Usual()
+    for number, peer in enumerate(peers(0, 4)):
+        usual.note(float(1 + number), peer)
+    assert usual.limit_s(0.5, 0.5) == 2.0 * limits.EXCHANGE_PATIENCE
+
+
+def test_all_that_a_node_remembers_of_so_many_peers_counts() -> None:
+    n_slow = limits.EXCHANGE_USUAL_MAX // 2 + 1
+    usual = Usual()
+    for peer in peers(0, n_slow):
+        usual.note(10.0, peer)
+    for peer in peers(100, limits.EXCHANGE_USUAL_MAX - n_slow):
+        usual.note(1.0, peer)
+    assert usual.limit_s(0.5, 0.5) == 10.0 * limits.EXCHANGE_PATIENCE
+
+
+def test_what_is_usual_with_a_peer_follows_its_last_waits() -> None:
+    usual = Usual()
+    for _ in range(limits.EXCHANGE_USUAL_MAX):
+        usual.note(1.0, PEER)
+    for _ in range(limits.EXCHANGE_USUAL_MAX // 2):
+        usual.note(10.0, PEER)
+    assert usual.limit_s(0.5, 0.5) == limits.EXCHANGE_PATIENCE
+    usual.note(10.0, PEER)
+    assert usual.limit_s(0.5, 0.5) == 10.0 * limits.EXCHANGE_PATIENCE
+
+
+def test_an_answer_counts_from_the_offer_on() -> None:
+    conduct = ConductTable()
+    patience = Patience(conduct)
+    conduct.note_no_answer(PEER, 0.0)
+    offered = flight_of()
+    offered.started = 3.0
+    patience.note_answer(offered, 3.5)
+    assert not conduct.is_silent(PEER, 3.5)
+    assert patience.answer_s(PEER) == 0.5 * limits.EXCHANGE_PATIENCE
+
+
+def test_a_transfer_counts_from_when_our_view_was_lent_and_a_decision_from_ready_on() -> None:
+    for role in Role:
+        patience = Patience(ConductTable())
+        flight = flight_of(role, lent_at=1.0)
+        flight.waited_s, flight.ready_at = 4.0, 6.0
+        patience.note_commit(flight, 8.0)
+        assert patience.transfer_s(PEER, 1e9) == 4.0 * limits.EXCHANGE_PATIENCE
+        decided_s = 2.0 if role is Role.RESPONDER else 4.0
+        assert patience.decision_s(PEER) == decided_s * limits.EXCHANGE_PATIENCE
+
+
+def test_what_was_never_lent_says_nothing_of_how_long_transfers_take() -> None:
+    conduct = ConductTable()
+    patience = Patience(conduct)
+    patience.note_commit(flight_of(), 1e3)
+    assert patience.transfer_s(PEER, limits.EXCHANGE_VIEW_S + 12.0) == 12.0
+    assert conduct.budget_s(PEER, 1e3) == limits.EXCHANGE_BUDGET_S
+    patience.note_failure(flight_of(), "timeout", 1e3, by_peer=False)
+    assert conduct.budget_s(PEER, 1e3) == limits.EXCHANGE_BUDGET_S
+    assert conduct.patience(PEER) == 1.0
+
+
+@pytest.mark.parametrize(("held_s", "paid_s"), [(11.0, 0.0), (12.0, 0.0), (14.5, 2.5)])
+def test_one_that_commits_pays_for_what_it_took_beyond_the_usual_patience(
+    held_s: float, paid_s: float
+) -> None:
+    conduct = ConductTable()
+    Patience(conduct).note_commit(flight_of(lent_at=2.0), 2.0 + held_s)
+    assert conduct.budget_s(PEER, 2.0 + held_s) == limits.EXCHANGE_BUDGET_S - paid_s
+
+
+@pytest.mark.parametrize(("waited_s", "times"), [(2.9, 1.0), (3.0, 2.0), (3.1, 2.0)])
+def test_a_transfer_in_an_eighth_of_its_time_takes_a_stall_back(
+    waited_s: float, times: float
+) -> None:
+    """Of 24 s: twice the usual patience, for its stall."""
+    conduct = ConductTable()
+    conduct.note_held(PEER, 0.0, 0.0, is_stall=True)
+    flight = flight_of(lent_at=0.0)
+    flight.waited_s = waited_s
+    Patience(conduct).note_commit(flight, 4.0)
+    assert conduct.patience(PEER) == times
+
+
+@pytest.mark.parametrize(
+    ("reason", "by_peer", "pays"),
+    [
+        ("local: non-finite values", True, True),
+        ("local: non-finite values", False, False),
+        ("unreachable", False, True),
+        ("in-doubt: no answer", False, True),
+        ("other", False, False),
+    ],
+)
+def test_a_peer_pays_for_what_it_or_the_way_to_it_has_caused(
+    reason: str, by_peer: bool, pays: bool
+) -> None:
+    conduct = ConductTable()
+    Patience(conduct).note_failure(flight_of(lent_at=2.0), reason, 5.0, by_peer=by_peer)
+    assert conduct.budget_s(PEER, 5.0) == limits.EXCHANGE_BUDGET_S - 3.0 * pays
+
+
+def test_patience_with_one_peer_is_so_many_times_the_usual() -> None:
+    conduct = ConductTable()
+    patience = Patience(conduct)
+    conduct.note_held(PEER, 0.0, 0.0, is_stall=True)
+    conduct.note_no_answer(PEER, 0.0)
+    assert patience.transfer_s(PEER, limits.EXCHANGE_VIEW_S + 12.0) == 24.0
+    assert patience.transfer_s(OTHER, limits.EXCHANGE_VIEW_S + 12.0) == 12.0
+    assert patience.transfer_s(OTHER, limits.EXCHANGE_VIEW_S) == limits.EXCHANGE_PATIENCE_S_MIN
+    assert patience.decision_s(PEER) == 2.0 * limits.EXCHANGE_OFFER_S
+    assert patience.answer_s(PEER) == 2.0 * limits.EXCHANGE_ANSWER_S_FIRST

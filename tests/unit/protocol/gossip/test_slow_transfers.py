@@ -51,6 +51,14 @@ def test_a_transfer_that_has_stopped_gives_way_a_chunk_s_time_later() -> None:
     assert bench.wait(0.2)[0] == Abort(xid, "timeout")
 
 
+def test_where_no_line_is_known_to_be_slow_a_chunk_puts_nothing_off() -> None:
+    bench, xid = stalled()
+    bench.feed(Available(NEXT, LIMIT_S))
+    assert bench.wait(limits.EXCHANGE_PATIENCE_S_MIN - 0.1) == []
+    bench.hear(wire.Chunk(xid, 0))
+    assert bench.wait(0.2)[0] == Abort(xid, "timeout")
+
+
 def test_after_the_last_chunk_no_other_is_waited_for() -> None:
     bench, xid = stalled(replace(SLOW, n_chunks=1))
     bench.feed(Available(replace(SLOW_NEXT, n_chunks=1), LIMIT_S))
