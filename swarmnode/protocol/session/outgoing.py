@@ -215,7 +215,8 @@ class Outgoing:
             return self._take_end(stream, head, used), None
         first = stream.pending[0]
         size = min(len(first), stream.send_credit, self.body_bytes_max)
-        assert size, "what has no credit stands in no ring"
+        if size == 0:  # comes back with the next CREDIT
+            return used, None
         body: memoryview | None = None
         if size > limits.DATA_INLINE_BYTES_MAX:
             body = first[:size]
