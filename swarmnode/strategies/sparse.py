@@ -259,8 +259,8 @@ class Sparse(InRounds, Strategy):
         )
 
     def accept(self, offer: Offer) -> str | None:
-        if offer.intent.tag == _CATCH_UP and self._version < offer.intent.base_version:
-            return "round: its slow weights are further than the ones here"
+        if offer.intent.tag == _CATCH_UP and self._version <= offer.intent.base_version:
+            return "round: its slow weights are as far as the ones here"
         return None
 
     def _take_over(self, exchange: Exchange) -> None:
