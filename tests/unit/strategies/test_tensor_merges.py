@@ -129,7 +129,7 @@ def test_what_nodes_make_apart_is_what_one_makes_of_all(n: int) -> None:
     for rule, expected in together.items():
         found = apart(rule, vectors)
         assert found.dtype == torch.float32
-        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+        assert torch.allclose(found.double(), expected, rtol=1e-5, atol=1e-4)
 
 
 def test_a_share_holds_what_its_rule_needs() -> None:
