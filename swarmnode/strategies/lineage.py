@@ -314,8 +314,7 @@ def lengthened(steps: int, n_means: int, after: int, n_members: int = 0) -> int:
         after = after * steps // first
     else:
         first = steps
-    if n_means <= after:
-        return first
     # The exponent is bounded: a lineage of a million means must not overflow.
-    growth = min(n_means - after, after * limits.ROUND_LONGER_MAX) * math.log1p(1 / after)
+    grown = min(max(0, n_means - after), after * limits.ROUND_LONGER_MAX)
+    growth = grown * math.log1p(1 / after)
     return int(first * min(math.exp(growth), limits.ROUND_LONGER_MAX))
