@@ -189,6 +189,8 @@ def test_the_rounds_of_a_snapshot_are_judged_and_taken() -> None:
     assert node.round == 5
 
 
-def test_what_it_cannot_do_is_named() -> None:
-    assert not started().reads_in_passing
+def test_what_a_manifest_does_not_say_is_what_it_always_was() -> None:
+    unsaid = OneByte.parse({})
+    assert (unsaid.lr, unsaid.epsilon) == (1e-3, 1e-3)
     assert OneByte.version == 1
+    assert not started().reads_in_passing

@@ -513,6 +513,7 @@ def test_vectors_a_fifth_as_far_as_others_are_no_measure() -> None:
         others(guard, 4, 1.0, moved=0.0)
         others(guard, 8, distance, moved=0.0)
         verdict = guard.weigh(pair(theirs=exactly(0.45, 50), moved=0.0))
+        assert verdict.refusal is None
         assert verdict.share == pytest.approx(min(1.0, usual / 0.45))
 
 
