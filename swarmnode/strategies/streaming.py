@@ -186,9 +186,8 @@ class Streaming(WeighsRounds, InLineage, Strategy):
             self._base_version = hashlib.sha256(reference).digest()
 
     def payload_numel(self) -> int:
-        if self._in_groups:
-            return super().payload_numel()  # a catch-up: no fragment has more
-        return 2 * max(fragment.numel for fragment in self.fragments)
+        largest = max(fragment.numel for fragment in self.fragments)
+        return super().payload_numel() if self._in_groups else 2 * largest
 
     def answers(self) -> Sequence[Intent]:
         return super().answers() if self._in_groups else ()
