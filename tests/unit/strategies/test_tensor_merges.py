@@ -225,8 +225,9 @@ def test_numbers_that_are_none_are_named() -> None:
         assert not_finite(bad) == "tensor b is not finite"
 
 
-def test_a_vector_may_be_a_hundred_times_as_long_as_the_own_weights() -> None:
-    own = torch.full((4,), 3.0)
+@pytest.mark.parametrize("numel", [1, 4])
+def test_a_vector_may_be_a_hundred_times_as_long_as_the_own_weights(numel: int) -> None:
+    own = torch.full((numel,), 3.0)
     assert too_large({"count": torch.tensor([10**9]), "a": torch.full((9,), 299.9)}, own) is None
     why = too_large({"a": torch.full((9,), 300.1)}, own)
     assert "tensor a: expected a norm up to 900" in str(why)
