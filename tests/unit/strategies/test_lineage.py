@@ -357,12 +357,12 @@ def next_steps(node: InLineage) -> int:
 
 
 def test_a_node_that_goes_on_has_rounds_as_long_as_its_lineage_has_them() -> None:
-    for count, hashed in ((0, 99), (2, 99), (5, 1), (10**6, 1)):
-        node = Streaming(GROWING, torch.zeros(NUMEL))
-        at(node, count, hashed)
+    longest = 9 * limits.ROUND_LONGER_MAX  # and half as long again with each mean before that
+    for count, steps in ((0, 9), (2, 9), (3, 13), (4, 20), (5, 30), (10**6, longest)):
+        node = Streaming(GROWING | {"every": 9}, torch.zeros(NUMEL))
+        at(node, count, hashed=4)
         node.start(context())
-        assert next_steps(node) == lengthened(8, count, 2)
-    assert lengthened(8, 10**6, 2) == 8 * limits.ROUND_LONGER_MAX
+        assert next_steps(node) == steps
 
 
 def test_a_pacer_fits_the_round_that_grows_from_there() -> None:

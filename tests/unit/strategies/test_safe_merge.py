@@ -575,6 +575,17 @@ def test_of_a_first_good_model_as_much_is_taken_as_is_known_to_be_usual() -> Non
         assert asked.of == {0.0, 1.0, MERGE_WEIGHT * verdict.share}
 
 
+def test_no_more_than_all_is_taken_of_a_good_model() -> None:
+    """A node that moved far once knows of distances that are large beside its movements now."""
+    guard = SafeMerge()
+    others(guard, 1, 40.0, moved=10.0, round=1)
+    for number in (2, 3):
+        guard.weigh(pair(theirs=torch.zeros(NUMEL), moved=0.1, round=number))
+    good = pair(theirs=exactly(20.0, 9), moved=0.1, round=3, loss_along=losses(1.0, 1.0, 0.5))
+    assert guard.weigh(good) == Verdict(share=1.0)
+    assert (guard.totals.escaped, guard.totals.clipped) == (1, 0)
+
+
 def test_what_is_taken_of_good_models_doubles_until_distances_are_known() -> None:
     guard, shares = SafeMerge(), []
     for axis in range(6):
