@@ -507,6 +507,23 @@ def test_a_stray_node_goes_back_to_where_most_are(make: Any) -> None:
     assert torch.equal(node.phi, torch.ones(NUMEL))
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.5])
+def test_what_is_learnt_after_a_mean_was_due_survives_whole(gamma: float) -> None:
+    """What was learnt while it was on its way and not late is mixed with the slow weights."""
+    settings = {"every": 8, "fragments": 1, "overlap": 2, "local_share": 0.25, "gamma": gamma}
+    node = streaming(**settings, beta=1.0, reference=False)
+    node.x.fill_(1.0)
+    ((_, intent),) = due(node, range(1, 9))
+    sent = views_of(node, intent)
+    for step, learnt in ((9, 1.0), (10, 1.0), (11, 4.0)):
+        node.x.add_(learnt)
+        assert due(node, range(step, step + 1)) == []
+    mean = {name: view - 8.0 * (name == "delta") for name, view in sent.items()}
+    node.apply(Exchange(intent, META, sent, {}, 3, mean=mean, present=(ME, PEER)))
+    assert torch.equal(node.phi, torch.full((NUMEL,), 9.0))
+    assert torch.equal(node.x, torch.full((NUMEL,), 0.25 * 3.0 + 0.75 * 9.0 + 4.0))
+
+
 def judged(x: torch.Tensor) -> float:
     return float((x - 0.5).square().sum())
 
