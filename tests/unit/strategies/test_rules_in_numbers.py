@@ -205,11 +205,13 @@ def test_of_two_candidates_that_are_as_good_the_second_is_taken() -> None:
     assert found == [0, 1]
 
 
-def test_monna_is_the_mean_of_the_nearest_half_and_by_weight() -> None:
-    rows, weights = on_a_line(0.0, 1.0, 3.0, 7.0, 50.0), (1.0, 0.5, 1.0, 1.0, 1.0)
-    about = round_of(rows, weights, own=1)
-    (mix,) = find_rule("monna")(about)
-    assert mix.of(rows) == pytest.approx([(0.0 + 0.5 + 3.0) / 2.5])
+def test_monna_is_the_mean_of_the_nearest_to_the_own_one_and_by_weight() -> None:
+    rows, weights = on_a_line(7.0, 1.0, 0.0, 3.0, 50.0), (1.0, 0.5, 1.0, 1.0, 1.0)
+    monna = find_rule("monna")
+    (of_the_second,) = monna(round_of(rows, weights, own=1))
+    assert of_the_second.of(rows) == pytest.approx([(0.0 + 0.5 + 3.0) / 2.5])
+    (unsaid,) = monna(Round(rows @ rows.T, weights))
+    assert unsaid.of(rows) == pytest.approx([(7.0 + 0.5 + 3.0) / 2.5]), "the first one's own"
 
 
 def test_nnm_brings_mixtures_down_to_their_median_length() -> None:
