@@ -452,3 +452,22 @@ def test_widening_is_for_pairs_without_a_reference(meet: str, reference: bool) -
         with pytest.raises(ConfigError, match="expected reference false and meet pair"):
             check_strategy("streaming", settings, FACTS)
     check_strategy("streaming", settings | {"merge": "mean"}, FACTS)
+
+
+@pytest.mark.parametrize(
+    ("fine", "wrong", "message"),
+    [
+        ({"gamma": 1.99}, {"gamma": 2.01}, "gamma below 2, .* over random groups"),
+        ({"meet": "pair", "gamma": 1.49}, {"gamma": 1.51}, "gamma below 1.5, .* random pairs"),
+        ({"delta_codec": "t3b320"}, {"delta_codec": "TK4"}, "codec that stands alone, .* 'TK4'"),
+        ({"weights_codec": "q8b64"}, {"weights_codec": "Q9"}, "codec that stands alone, .* 'Q9'"),
+        ({"every": 4, "fragments": 4}, {"every": 3}, "at most one fragment a step"),
+        ({"every": 8, "fragments": 2, "overlap": 3}, {"overlap": 4}, "overlap below every"),
+    ],
+)
+def test_settings_are_refused_from_where_they_cannot_work_on(
+    fine: dict[str, Any], wrong: dict[str, Any], message: str
+) -> None:
+    check_strategy("streaming", fine, FACTS)
+    with pytest.raises(ConfigError, match=message):
+        check_strategy("streaming", fine | wrong, FACTS)
