@@ -463,13 +463,14 @@ def test_of_one_round_the_first_movement_counts_alone() -> None:
         (0.9, losses(1.0, 9.0, 2.0), 1.5),  # harm, and worse than nothing
     ],
 )
+@pytest.mark.parametrize("times", [1, 2])
 def test_each_that_is_not_taken_lets_a_tenth_more_pass_once_in_five_rounds(
-    distance: float, along: LossAlong, trivial: float | None
+    times: int, distance: float, along: LossAlong, trivial: float | None
 ) -> None:
     guard = SafeMerge()
 
     def untaken(round_number: int) -> None:
-        for _ in range(2):
+        for _ in range(times):
             peer = bytes([2, round_number]) * 16
             asked = pair(peer=peer, theirs=exactly(distance, 50), round=round_number)
             verdict = guard.weigh(replace(asked, loss_along=along, loss_trivial=trivial))
