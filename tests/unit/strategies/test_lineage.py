@@ -671,6 +671,21 @@ def test_who_takes_over_sparse_slow_weights_drops_what_it_has_to_send() -> None:
     assert torch.equal(node.phi, torch.full((NUMEL,), 4.0))
 
 
+def test_a_late_round_of_weights_that_were_left_takes_nothing_from_the_one_on_its_way() -> None:
+    node = sparse(every=1, lr=1.0, merge="mean")
+    (late,) = after(node, 1)
+    views_of(node, late)
+    answered(node, [5, 2, 5], phi=4.0)
+    (now,) = after(node, 2)
+    views_of(node, now)
+    ones = torch.ones(NUMEL)
+    node.apply(gathered(late, ones, ones, ones))
+    assert torch.equal(node.phi, torch.full((NUMEL,), 4.0))
+    node.apply(gathered(now, ones, ones, ones))
+    assert torch.equal(node.phi, torch.full((NUMEL,), 3.0))
+    assert int(node.lineage[0]) == 6
+
+
 # --- settings -------------------------------------------------------------------------------------
 
 
