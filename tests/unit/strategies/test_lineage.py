@@ -566,6 +566,25 @@ def test_an_eager_node_that_takes_nothing_over_keeps_the_share_of_others() -> No
     assert ends == [pytest.approx(1.4), pytest.approx(1.4), pytest.approx(1.4), 0.0]
 
 
+@pytest.mark.parametrize("how", ["it comes late", "it comes to nothing"])
+def test_the_end_of_a_mean_that_was_left_takes_nothing_from_the_eager_one_on_its_way(
+    how: str,
+) -> None:
+    node = build_strategy("diloco", {"every": 1, "eager": True, "momentum": 0.0}, torch.zeros(8))
+    node.start(context(8))
+    (left,) = after(node, 1)
+    sent = views_of(node, left)
+    answered(node, [5, 1, 5])
+    node.x.add_(1.0)
+    (now,) = after(node, 2)
+    if how == "it comes late":
+        mean = {"delta": torch.ones(8)}
+        node.apply(Exchange(left, META, sent, {}, 0, mean=mean, present=(ME, PEER)))
+    else:
+        node.on_abort(left, "no peer came before the next round")
+    assert torch.equal(views_of(node, now)["delta"], torch.full((8,), -1.0))
+
+
 # --- sparse ---------------------------------------------------------------------------------------
 
 
