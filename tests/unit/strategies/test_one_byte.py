@@ -80,7 +80,7 @@ def test_a_short_direction_is_the_begin_of_a_long_one(numel: int) -> None:
 
 
 def test_the_slope_is_that_along_the_own_direction_of_the_round() -> None:
-    node = started(epsilon=0.5)
+    node = started(epsilon=0.25)
     node.on_records(4, [])
     z = draw_direction(SEED, 5, ME, NUMEL)
     weights = torch.arange(NUMEL, dtype=torch.float32)
@@ -92,7 +92,7 @@ def test_the_slope_is_that_along_the_own_direction_of_the_round() -> None:
 
     node.x.fill_(1.0)
     assert measured(node, loss) == 3.0 + float(weights.sum())
-    assert [x.tolist() for x in at] == [(1.0 + 0.5 * z).tolist(), (1.0 - 0.5 * z).tolist()]
+    assert [x.tolist() for x in at] == [(1.0 + 0.25 * z).tolist(), (1.0 - 0.25 * z).tolist()]
     assert node.x.tolist() == [1.0] * NUMEL
     assert node.after_step(INFO) == (
         Intent(

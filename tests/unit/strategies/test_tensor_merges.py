@@ -78,6 +78,8 @@ def test_a_tensor_of_two_numbers_has_a_variance_and_one_of_one_has_none() -> Non
     expected = np.array([1.5, 1.0]) - 1.25
     expected *= math.sqrt((3.25 + 3.25e-6) / (0.125 + 3.25e-6))
     np.testing.assert_allclose(variance_corrected(vectors, layout), expected + 1.25, rtol=1e-12)
+    made_apart = apart("variance-corrected", vectors, layout)
+    np.testing.assert_allclose(made_apart, expected + 1.25, rtol=0, atol=4e-7)
     vectors, layout = of_rows([4.0], [-1.0])
     assert variance_corrected(vectors, layout).tolist() == [1.5]
 
