@@ -113,6 +113,15 @@ def test_models_are_relatives_from_a_mean_cosine_of_a_half_on(n: int, has_met: b
         assert torch.allclose(found.double(), plain, rtol=1e-6) is has_met
 
 
+@pytest.mark.parametrize(("third", "is_widened"), [(0.5, False), (0.4995, True)])
+def test_of_shares_a_cosine_of_just_a_half_makes_relatives(third: float, is_widened: bool) -> None:
+    """Of two nodes, whose mean direction is (1/2, 1/2, 1/2, 0) where their cosine is 1/2."""
+    layout = Layout.of([("w", (4,), "float32")])
+    model, direction, variance = [1.0, 2.0, 3.0, 6.0], [0.5, 0.5, third, 0.0], [100.0]
+    found = merge_of("variance-corrected", torch.tensor(model + direction + variance), layout, 2)
+    assert (found.tolist() != model) is is_widened
+
+
 def apart(rule: str, vectors: Sequence[torch.Tensor], layout: Layout = LAYOUT) -> torch.Tensor:
     shares = [share(rule, vector, layout) for vector in vectors]
     return merge_of(rule, mean(shares), layout, len(vectors))
