@@ -140,8 +140,8 @@ class DiLoCo(InLineage, Strategy):
             if (yield from self.taking_over(exchange)):
                 self._others = None
             return
-        self._sent = None
         if self.is_ours(exchange):  # else it is a mean of slow weights that it left
+            self._sent = None
             if self.config.eager:
                 own = exchange.sent["delta"]
                 others = exchange.mean["delta"].sub_(own, alpha=1 / len(exchange.present))
@@ -182,5 +182,5 @@ class DiLoCo(InLineage, Strategy):
 
     def on_abort(self, intent: Intent, why: str) -> None:
         super().on_abort(intent, why)
-        if intent.tag != CATCH_UP:
+        if intent.base_version == self._base and intent.tag != CATCH_UP:  # else it has left it
             self._sent = None

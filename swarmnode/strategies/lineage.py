@@ -80,6 +80,7 @@ class InLineage(InRounds, InPieces):
 
     phi: torch.Tensor
     fragments: tuple[Fragment, ...] = ()  # () where a mean is of the whole vector
+    _keeps_learnt: bool  # of the answer that was weighed last
 
     def begin_lineage(self, outer_rate: float, lengthen: int = 0) -> None:
         """Begin with no mean behind the slow weights, which take so much of each.
@@ -93,7 +94,6 @@ class InLineage(InRounds, InPieces):
         self.contributions = Contributions()
         self.merge_rule = "mean"  # by which means are made
         self._harm_probe: LossAt | None = None  # by which catch-ups are weighed
-        self._keeps_learnt = True  # of the answer that was weighed last
         self._paced_steps = self.round_steps()
         self._n_present = 0  # at the last mean; 0: this process has seen none
         self._local_step = 0
@@ -314,8 +314,7 @@ def lengthened(steps: int, n_means: int, after: int, n_members: int = 0) -> int:
         after = after * steps // first
     else:
         first = steps
-    if n_means <= after:
-        return first
     # The exponent is bounded: a lineage of a million means must not overflow.
-    growth = min(n_means - after, after * limits.ROUND_LONGER_MAX) * math.log1p(1 / after)
+    grown = min(max(0, n_means - after), after * limits.ROUND_LONGER_MAX)
+    growth = grown * math.log1p(1 / after)
     return int(first * min(math.exp(growth), limits.ROUND_LONGER_MAX))

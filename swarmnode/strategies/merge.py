@@ -171,7 +171,7 @@ def _lengthened(direction: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
 def _relation(mean_direction: torch.Tensor, n: int) -> float:
     """Return the mean cosine between two of ``n`` tensors, by the mean of their directions."""
     if n < 2:
-        return 1.0
+        return _RELATED  # one alone is a relative of itself
     return float(((n * mean_direction).square().sum() - n) / (n * (n - 1)))
 
 
@@ -207,10 +207,10 @@ def _corrected(stacked: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
 
 
 def _mean_cosine(centred: torch.Tensor) -> float:
-    """Return the mean of the cosines between two different rows of [n, numel]; 1 for one row."""
+    """Return the mean of the cosines between two different rows of [n, numel]."""
     n = centred.shape[0]
     if n < 2:
-        return 1.0
+        return _RELATED  # one alone is a relative of itself
     lengths = centred.norm(dim=1, keepdim=True)
     directions = centred / lengths.clamp_min(torch.finfo(centred.dtype).tiny)
     return float((directions.sum(0).square().sum() - n) / (n * (n - 1)))

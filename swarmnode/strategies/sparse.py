@@ -196,9 +196,9 @@ class Sparse(InRounds, Strategy):
             self._take_over(exchange)
             return
         self._turns.end(exchange.intent.base_version)
-        x_sent, self._sent = self._sent, None
-        if x_sent is None or exchange.intent.base_version != self._version:
+        if self._sent is None or exchange.intent.base_version != self._version:
             return  # a round of slow weights that it left
+        x_sent, self._sent = self._sent, None
         self.e.copy_(self._fed_back(x_sent))
         if self.ctx.self_id in exchange.present:
             self.e.sub_(exchange.sent["message"].to(self.x.device))
@@ -259,8 +259,8 @@ class Sparse(InRounds, Strategy):
         )
 
     def accept(self, offer: Offer) -> str | None:
-        if offer.intent.tag == _CATCH_UP and self._version < offer.intent.base_version:
-            return "round: its slow weights are further than the ones here"
+        if offer.intent.tag == _CATCH_UP and self._version <= offer.intent.base_version:
+            return "round: its slow weights are as far as the ones here"
         return None
 
     def _take_over(self, exchange: Exchange) -> None:

@@ -186,8 +186,8 @@ class Streaming(WeighsRounds, InLineage, Strategy):
             self._base_version = hashlib.sha256(reference).digest()
 
     def payload_numel(self) -> int:
-        of_a_fragment = 2 * max(fragment.numel for fragment in self.fragments)
-        return max(of_a_fragment, super().payload_numel()) if self._in_groups else of_a_fragment
+        largest = max(fragment.numel for fragment in self.fragments)
+        return super().payload_numel() if self._in_groups else 2 * largest
 
     def answers(self) -> Sequence[Intent]:
         return super().answers() if self._in_groups else ()
@@ -259,7 +259,8 @@ class Streaming(WeighsRounds, InLineage, Strategy):
             yield from self._stepping(exchange, x_due)
             if self._in_groups:
                 self.extend(exchange)
-            self.contributions.merged(exchange.intent.fragment)
+            else:
+                self.contributions.merged(exchange.intent.fragment)
         self.note_ended(exchange)
 
     def _stepping(self, exchange: Exchange, x_due: torch.Tensor) -> Iterator[None]:

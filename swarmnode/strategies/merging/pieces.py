@@ -21,7 +21,6 @@ piece: that is the default of :class:`Strategy`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Iterator
 
 import torch
@@ -48,10 +47,12 @@ class InPieces(Strategy):
         """See :class:`Strategy`."""
 
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
-        deque(self.viewing(intent, name, out), maxlen=0)
+        for _ in self.viewing(intent, name, out):
+            pass
 
     def apply(self, exchange: Exchange) -> None:
-        deque(self.applying(exchange), maxlen=0)
+        for _ in self.applying(exchange):
+            pass
 
 
 def piece_elems(vector: torch.Tensor) -> int:

@@ -110,9 +110,9 @@ class Stage(enum.StrEnum):
 class Harm(enum.Enum):
     """What a merge does to the loss on the public probe."""
 
-    NONE = 0
-    MILD = 1  # honest peers do it, too, as each fits its own data
-    GRAVE = 2
+    NONE = enum.auto()
+    MILD = enum.auto()  # honest peers do it, too, as each fits its own data
+    GRAVE = enum.auto()
 
 
 @dataclass
@@ -305,8 +305,7 @@ class SafeMerge:
     def _help_or_refuse(self, pair: Pair, why: Reason) -> Verdict:
         """Let a peer that has learnt nothing have this node's model once, and refuse it then."""
         peer = self._peer(pair.peer)
-        has_been_helped = peer.strikes >= 1 or Stage.STRIKES in self._off
-        if pair.loss_along is None or has_been_helped:
+        if peer.strikes >= 1 or Stage.STRIKES in self._off:
             return self._refuse(pair, why)
         peer.strikes += 1
         self._topic(pair.topic).relax(pair.round, has_probe=True)
@@ -379,12 +378,8 @@ def _escape_bound(pair: Pair, own: float) -> float:
 
 
 def _has_learnt_nothing(pair: Pair) -> bool:
-    """Return whether a peer's own model is worse than a trivial one, and this node's is better.
-
-    Without a probe none can show that it has learnt something.
-    """
-    if pair.loss_along is None:
-        return True
+    """Return whether a peer's own model is worse than a trivial one, and this node's is better."""
+    assert pair.loss_along is not None, "without a probe no model is judged"
     trivial = math.inf if pair.loss_trivial is None else pair.loss_trivial
     own, theirs = pair.loss_along(0.0), pair.loss_along(1.0)
     return own < trivial and not (math.isfinite(theirs) and theirs <= trivial)

@@ -21,6 +21,8 @@ from swarmnode.strategies.base import (
     Intent,
     Kind,
     Meeting,
+    Meta,
+    Offer,
     Selector,
     Sent,
     StepInfo,
@@ -313,3 +315,74 @@ def test_among_all_nodes_the_map_of_moments_is_that_of_one_outer_step(nesterov: 
         found = moment_map(momentum, gamma, 1.0, nesterov=nesterov) @ [x * x, x * d, d * d]
         expected = [new_x * new_x, new_x * new_d, new_d * new_d]
         assert found == pytest.approx([float(each) for each in expected])
+
+
+# --- what is not said -----------------------------------------------------------------------------
+
+
+class SaysNothing(Strategy):
+    name = "says-nothing"
+
+    def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
+        out.copy_(self.x)
+
+    def apply(self, exchange: Exchange) -> None:
+        pass
+
+
+def test_of_a_strategy_that_says_nothing_nothing_is_asked_and_nothing_refused() -> None:
+    strategy = SaysNothing({}, torch.zeros(4))
+    assert strategy.version == 1
+    assert (strategy.reads_in_passing, strategy.adds_up) == (False, False)
+    assert strategy.meeting(strategy.config) == Meeting(Kind.PAIR, 0.0, (Sent(),))
+    assert (strategy.buffers(), [*strategy.shipped()]) == ({}, [])
+    assert strategy.check_received({"any": torch.zeros(1)}) is None
+    assert strategy.gradient_point() is None
+    assert (strategy.clock_rate(), strategy.pace(), strategy.round_steps()) == (0.0, 1.0, 0)
+    assert (strategy.on_clock(1.0), strategy.answers(), strategy.log_round()) == ((), (), 0)
+    assert (strategy.after_step(StepInfo(1, 1.0, 0.0, 0.1)), strategy.finalize()) == ((), ())
+    intent = Intent(Kind.GROUP, 0, weight=0.25)
+    assert strategy.weight(intent) == 0.25
+    candidates = [torch.zeros(2), torch.ones(2)]
+    assert [strategy.prefer(intent, 0, candidates[:n]) for n in (1, 2)] == [0, 1]
+    meta = Meta(0, 0, 0.0)
+    assert strategy.accept(Offer(b"p" * 32, intent, meta)) is None
+    verdict = strategy.weigh(Exchange(intent, meta, {}, {}, 0))
+    assert (verdict.refusal, verdict.share) == (None, 1.0)
+
+
+def test_how_often_nodes_meet_is_what_the_settings_say() -> None:
+    assert Quarter.meeting(type("Config", (), {"every": 7})()) == Meeting(Kind.PAIR, 7.0, (Sent(),))
+
+
+class Keeps(SaysNothing):
+    """Has buffers, and is told of each step."""
+
+    def __init__(self, settings: dict[str, Any], x: torch.Tensor) -> None:
+        super().__init__(settings, x)
+        self.one, self.two = torch.zeros(2), torch.zeros(2)
+        self.steps: list[list[float]] = []
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        return {"one": self.one, "two": self.two}
+
+    def local_update(self, v: torch.Tensor) -> None:
+        self.steps.append(v.tolist())
+
+
+def test_who_joins_takes_of_the_buffers_those_that_came() -> None:
+    strategy = Keeps({}, torch.zeros(2))
+    assert [*strategy.shipped()] == ["one", "two"]
+    strategy.join({"two": torch.ones(2)})
+    assert (strategy.one.tolist(), strategy.two.tolist()) == ([0.0, 0.0], [1.0, 1.0])
+
+
+def test_a_step_is_what_the_parameters_were_less_what_they_are() -> None:
+    x = torch.tensor([1.0, 2.0])
+    strategy = Keeps({}, x)
+    for moved in (0.5, 0.25):
+        strategy.before_update(x)
+        x.sub_(moved)
+        strategy.after_update(x)
+    assert strategy.steps == [[0.5, 0.5], [0.25, 0.25]]
+    assert x.tolist() == [0.25, 1.25]
