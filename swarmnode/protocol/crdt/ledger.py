@@ -54,7 +54,7 @@ from swarmnode.wire.crdt import Head, Proof
 from swarmnode.wire.swarm import Signed
 
 # Proofs of two records each, kept for newcomers: 4 MiB at worst.
-_STATE_BANS_MAX = 256
+STATE_BANS_MAX = 256
 
 _LAST = 2**63 - 1  # epoch and sequence of the head of a banned peer
 
@@ -155,7 +155,7 @@ class Ledger:
         peer = check_proof(proof, self._swarm_id, self._verify)
         if peer in self.bans:
             return None
-        if len(self.bans) >= _STATE_BANS_MAX:
+        if len(self.bans) >= STATE_BANS_MAX:
             oldest = next(iter(self.bans))
             del self.bans[oldest]
             self._index.remove(oldest)
@@ -306,7 +306,8 @@ class Ledger:
             others = (chain for peer, chain in self.chains.items() if peer != newcomer)
             longest = min(others, key=lambda chain: chain.heard_at, default=None)
             if longest is not None:
-                self._heard_at_min = longest.heard_at
+                own = self.chains.get(newcomer, longest)
+                self._heard_at_min = min(longest.heard_at, own.heard_at)
                 if now - longest.heard_at > limits.STATE_SILENT_S:
                     return longest.actor.peer
         if newcomer not in self.near:
