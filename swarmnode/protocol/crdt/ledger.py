@@ -323,12 +323,10 @@ class Ledger:
             del self._retired[oldest]
             self._index.remove(oldest)
         self._retired[peer] = newest.head
-        self._index.put(newest.weighed)
         return changed
 
     def _drop(self, peer: PeerId) -> frozenset[str]:
-        """Forget a peer and its head."""
-        self._index.remove(peer)
+        """Forget a peer, but for its head in the index."""
         chain = self.chains.pop(peer, None)
         if chain is None:
             return frozenset()

@@ -220,14 +220,15 @@ def test_fresh_records_fill_a_message_to_the_byte(
     post: Post, monkeypatch: pytest.MonkeyPatch, spare_bytes: int
 ) -> None:
     post.meet(PEERS[0])
-    one, two, three = (post.hold(record_of(number)) for number in range(3))
-    room = one.size_bytes + two.size_bytes + spare_bytes
-    monkeypatch.setattr(limits, "STATE_PUSH_BYTES_MAX", room)
-    for each in (one, two, three):
+    records = [post.hold(record_of(number)) for number in range(4)]
+    one, two, three, four = records
+    assert len({each.size_bytes for each in records}) == 1
+    monkeypatch.setattr(limits, "STATE_PUSH_BYTES_MAX", 2 * one.size_bytes + spare_bytes)
+    for each in records:
         post.courier.publish(each, 1.0)
     post.courier.handle_deadline(2.0)
-    batches = [records for _, records in post.pushed()]
-    assert batches == ([[one, two], [three]] if spare_bytes == 0 else [[one], [two], [three]])
+    expected = [[one, two], [three, four]] if spare_bytes == 0 else [[one], [two], [three], [four]]
+    assert [batch for _, batch in post.pushed()] == expected
 
 
 def test_a_record_says_for_how_many_whole_seconds_its_author_was_silent(post: Post) -> None:
@@ -320,6 +321,15 @@ def test_of_a_listing_what_they_lack_is_sent_and_what_we_lack_is_asked_for(post:
     }
 
 
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_who_knows_no_record_of_an_author_is_sent_all_of_any_life(post: Post, epoch: int) -> None:
+    post.meet(PEERS[0])
+    first = post.hold(record_of(1, epoch=epoch))
+    second = post.hold(record_of(1, 2, epoch=epoch, previous=first.hash))
+    post.courier.answer_listing(PEERS[0], wire.Listing("", ()), 1.0)
+    assert post.pushed() == [(PEERS[0], [first, second])]
+
+
 def test_a_listing_is_compared_with_what_we_have_in_its_range_only(post: Post) -> None:
     post.meet(PEERS[0])
     records = [post.hold(record_of(number)) for number in range(6)]
@@ -410,11 +420,11 @@ def test_an_answer_fills_its_messages_to_the_byte(
     post: Post, monkeypatch: pytest.MonkeyPatch, spare_bytes: int
 ) -> None:
     post.meet(PEERS[0])
-    records = [post.hold(record_of(number)) for number in range(3)]
-    room = records[0].size_bytes + records[1].size_bytes + spare_bytes
+    records = [post.hold(record_of(number)) for number in range(4)]
+    room = 2 * records[0].size_bytes + spare_bytes
     monkeypatch.setattr(limits, "STATE_PUSH_BYTES_MAX", room)
-    one, two, three = (each.signed.body for each in records)
-    expected = [[one, two], [three]] if spare_bytes == 0 else [[one], [two], [three]]
+    one, two, three, four = (each.signed.body for each in records)
+    expected = [[one, two], [three, four]] if spare_bytes == 0 else [[one], [two], [three], [four]]
     assert answer_in_batches(post, records) == [(bodies, False) for bodies in expected]
 
 

@@ -89,6 +89,9 @@ def test_what_was_removed_is_dropped_as_soon_as_all_before_it_is_seen() -> None:
     assert state.statistics() == CellStatistics(1, 1, 1)
     state.settle(A, 5)
     assert state.statistics() == CellStatistics(1, 0, 0)
+    delta = leases(A, 1, keeper=0)
+    delta.settle(A, 1)
+    assert delta.statistics() == CellStatistics(1, 0, 0)
 
 
 def test_a_floor_does_not_sink() -> None:
@@ -154,7 +157,8 @@ def test_totals_are_summed_over_the_newest_life_of_each_peer() -> None:
     for actor, steps in ((LATER_A, 3), (A, 50), (B, 4)):
         state.merge(Counters.write(Dot(actor, 1), {"steps": steps}))
     state.merge(Counters.write(Dot(A, 2), {"tokens": 7}))
-    assert state.value() == {"steps": 7, "tokens": 7}
+    state.merge(Counters.write(Dot(Actor(PEERS[2], 0), 1), {"tokens": 2, "none": 0}))
+    assert state.value() == {"steps": 7, "tokens": 9, "none": 0}
 
 
 @pytest.mark.parametrize("cls", [Counters, Maxima])
