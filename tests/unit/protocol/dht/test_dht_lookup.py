@@ -206,6 +206,17 @@ def test_what_two_paths_know_is_asked_on_one_and_counts_on_both() -> None:
     assert lookup.asked == 3
 
 
+def test_one_that_answered_on_another_path_is_among_the_closest_of_this_one() -> None:
+    lookup = make([10, 20], paths=2, k=1)
+    assert asked(lookup) == [10, 20]
+    answer(lookup, 10, 5)
+    assert asked(lookup) == [5]
+    answer(lookup, 5)
+    answer(lookup, 20, 5, 15)
+    assert asked(lookup) == [], "15 is not"
+    assert lookup.is_finished()
+
+
 def test_the_surroundings_are_known_when_the_closest_have_answered() -> None:
     n_near = limits.DHT_NEAR_ANSWERS
     lookup = make(range(10, 10 + 2 * n_near), k=2 * n_near, alpha=2 * n_near)

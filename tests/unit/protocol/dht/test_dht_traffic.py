@@ -78,7 +78,9 @@ def pass_time(core: DhtCore, until: float) -> list[events.Send]:
 
 def test_who_asks_is_answered_over_the_session_that_it_has() -> None:
     core = core_that_knows(1, 2)
-    assert ask(core, 1, wire.Ping(7, ())) == [events.Send(peer(1), (), wire.Pong(7))]
+    (sent,) = ask(core, 1, wire.Ping(7, ()))
+    assert (sent.peer, sent.addresses, sent.message) == (peer(1), (), wire.Pong(7))
+    assert not sent.anew
     (found,) = ask(core, 1, wire.Find(8, (), bytes(32)))
     assert (found.peer, found.addresses) == (peer(1), ())
     assert found.message == wire.Found(8, (contact(2),)), "and not told of itself"
@@ -343,6 +345,63 @@ def test_who_knows_few_asks_those_too_that_it_heard_of(n_known: int) -> None:
     core.handle(events.FindPeers(9, peer(50)), 1.0)
     asked = {sent.peer for sent in sends(core)}
     assert (peer(50) in asked) is (n_known < limits.DHT_LOOKUP_PARALLEL)
+
+
+def test_a_search_for_records_asks_all_if_no_quorum_is_named() -> None:
+    core = core_that_knows(1, 2)
+    record = signed_record(50, provider_record(BLOB))
+    core.handle(events.GetRecords(9, KEY), 1.0)
+    for sent in sends(core):
+        assert core.poll_effects() == []
+        core.handle(events.Received(sent.peer, wire.Found(sent.message.id, (), (record,))), 1.0)
+    assert only(core.poll_effects(), events.RecordsFound).holders == 2
+
+
+def test_what_is_answered_after_a_search_is_over_makes_us_look_for_no_one() -> None:
+    core = core_that_knows(*range(1, limits.DHT_BUCKET_CONTACTS + 1))
+    record = signed_record(50, provider_record(BLOB))
+    core.handle(events.GetRecords(9, KEY, 1), 1.0)
+    first, second, _ = sends(core)
+    core.handle(events.Received(first.peer, wire.Found(first.message.id, (), (record,))), 1.0)
+    assert only(core.poll_effects(), events.RecordsFound).holders == 1
+    answer(core, second, 1.0, contact_at(1, core.self_id, "100.9.9.1:7337"))
+    asked = pass_time(core, 1.25 * limits.DHT_SELF_LOOKUP_PAUSE_S + 0.001)
+    assert bytes(core.self_id) not in keys_of(asked)
+
+
+def test_we_look_ourselves_up_along_one_path() -> None:
+    k = limits.DHT_BUCKET_CONTACTS
+    core = core_that_knows(*range(1, k + 1))
+    closer = [
+        contact_at(distance, core.self_id, f"100.8.{distance}.1:7337")
+        for distance in range(1, k + 1)
+    ]
+    now = 0.0
+    while bytes(core.self_id) not in keys_of(asked := sends(core)):
+        for sent in asked:
+            answer(core, sent, now)
+        now = core.next_deadline() or now
+        core.handle_deadline(now)
+    first, *others = asked
+    answer(core, first, now, *closer)
+    for sent in others:
+        answer(core, sent, now)
+    n_asked = 0
+    while later := [sent for sent in sends(core) if isinstance(sent.message, wire.Find)]:
+        n_asked += len(later)
+        for sent in later:
+            answer(core, sent, now)
+    assert n_asked == k, "the closer ones, and no others"
+
+
+def test_a_record_that_cannot_be_sent_is_not_waited_for() -> None:
+    core = core_that_knows(1)
+    core.handle(events.Publish(9, KEY, provider_record(BLOB)), 1.0)
+    (find,) = sends(core)
+    answer(core, find, 1.0)
+    (put,) = sends(core)
+    core.handle(events.SendFailed(put.peer, put.message.id), 1.0)
+    assert core.poll_effects() == [events.Published(9, KEY, 0, 1)]
 
 
 def test_slow_ones_are_replaced_while_a_record_is_stored() -> None:

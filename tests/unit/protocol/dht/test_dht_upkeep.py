@@ -209,26 +209,22 @@ def test_the_bootstrap_ends_with_the_last_bucket_and_is_told_once() -> None:
     assert not node.upkeep.ended(OWN_NUMBER, 5.0 + PAUSE_S)
 
 
-def test_self_lookups_follow_each_other_while_they_find_others_but_not_for_ever() -> None:
+@pytest.mark.parametrize("n_in_vain", [0, 1, limits.DHT_BOOTSTRAP_LOOKUPS_MAX])
+def test_self_lookups_follow_each_other_while_they_find_others_but_not_for_ever(
+    n_in_vain: int,
+) -> None:
     node = Node()
-    node.insert(somebody(FAR))
-    n_lookups = 0
-    while node.upkeep.next_lookup(0.0) == [LookUp(OWN_NUMBER)]:
-        n_lookups += 1
-        contact = somebody(FAR + n_lookups)
-        node.insert(contact)
-        node.upkeep.ended(OWN_NUMBER, 0.0)
-    assert n_lookups == limits.DHT_BOOTSTRAP_LOOKUPS_MAX
-
-
-def test_self_lookups_that_found_nobody_do_not_count() -> None:
-    node = Node()
-    for _ in range(limits.DHT_BOOTSTRAP_LOOKUPS_MAX):
+    for _ in range(n_in_vain):  # those that found nobody do not count
         node.upkeep.discovered([somebody(FAR)], 0.0)
         node.upkeep.next_lookup(0.0)
         node.upkeep.ended(OWN_NUMBER, 0.0)
     node.insert(somebody(FAR))
-    assert node.look_up(0.0)[:2] == [OWN_NUMBER] * 2
+    n_lookups = 0
+    while node.upkeep.next_lookup(0.0) == [LookUp(OWN_NUMBER)]:
+        n_lookups += 1
+        node.insert(somebody(FAR + n_lookups))
+        node.upkeep.ended(OWN_NUMBER, 0.0)
+    assert n_lookups == limits.DHT_BOOTSTRAP_LOOKUPS_MAX
 
 
 def test_a_neighbour_that_left_does_not_make_a_neighbourhood_new() -> None:
@@ -413,3 +409,14 @@ def test_to_look_around_late_is_to_look_at_once_and_puts_nothing_off() -> None:
     assert node.upkeep.next_deadline() == now
     node.upkeep.look_around(now + 1.0)
     assert node.upkeep.next_deadline() == now
+
+
+def test_news_that_come_while_we_look_ourselves_up_are_looked_for_after_the_same_pause() -> None:
+    node = settled(3)
+    assert node.look_up(PAUSE_S) == [OWN_NUMBER]
+    now = 3 * PAUSE_S
+    assert node.upkeep.next_lookup(now) == [LookUp(OWN_NUMBER)]
+    node.upkeep.look_around(now)
+    node.upkeep.ended(OWN_NUMBER, now)
+    assert node.upkeep.next_lookup(now + PAUSE_S - 0.001) == []
+    assert node.upkeep.next_lookup(now + PAUSE_S) == [LookUp(OWN_NUMBER)]
