@@ -77,6 +77,36 @@ def test_who_was_silent_for_longer_than_we_remember_stays_out(
     assert verdict is (Verdict.EXPIRED if beyond_s else Verdict.ACCEPTED)
 
 
+def test_what_is_refused_anyhow_costs_no_look_at_its_signature(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STATE_AUTHORS_MAX", 1)
+    take(ledger, signed_record(author(1), 5, checkpoint=True))
+    ledger.ban(proof_of(author(2)))
+    day_ahead = WALL_UNIX_S + limits.STATE_CLOCK_AHEAD_S + 1
+    long_ago = -limits.STATE_RETENTION_S - 1
+    found = []
+    for opened, heard_at in (
+        (signed_record(author(2)), 0.0),
+        (signed_record(author(1), 4), 0.0),
+        (signed_record(author(3)), 0.0),
+        (signed_record(author(1), 6), long_ago),
+        (signed_record(author(1), 6, wall_unix_s=day_ahead), 0.0),
+        (signed_record(author(1), 6), 0.0),
+    ):
+        signed = opened.signed
+        forged = type(signed)(signed.body, signed.public_key, bytes(64))
+        found.append(ledger.accept(forged, 0.0, heard_at).verdict)
+    assert found == [
+        Verdict.BANNED,
+        Verdict.STALE,
+        Verdict.FULL,
+        Verdict.EXPIRED,
+        Verdict.FUTURE,
+        Verdict.FORGED,
+    ]
+
+
 def test_before_the_checkpoint_is_stale_and_at_it_a_contradiction(ledger: Ledger) -> None:
     take(ledger, signed_record(author(1), 5, checkpoint=True))
     assert take(ledger, signed_record(author(1), 4)) is Verdict.STALE
