@@ -82,20 +82,20 @@ class GetOperation(Operation):
         self, peer: PeerId, records: tuple[Signed, ...], rules: RecordRules, now_unix_s: float
     ) -> None:
         """Check what a peer gave; what another one gave before is not checked again."""
-        n_valid = 0
+        holds_any = False
         for signed in records:
             if self._seen.get(signed.signature) == signed:
-                n_valid += 1
+                holds_any = True
                 continue
             try:
                 self.take(rules.open(signed, self.key, now_unix_s))
             except RemoteProtocolError as error:
                 self.rejected.append(rejection(error))
                 continue
-            n_valid += 1
+            holds_any = True
             if len(self._seen) < limits.DHT_RECORDS_PER_KEY_MAX * limits.DHT_BUCKET_CONTACTS:
                 self._seen[signed.signature] = signed
-        if n_valid:
+        if holds_any:
             self.holders += 1
             self._paths.add(self.lookup.path_of(peer))
 

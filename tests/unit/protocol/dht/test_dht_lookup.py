@@ -146,17 +146,34 @@ def test_hops_are_requests_in_a_row() -> None:
     assert (lookup.hops(), lookup.rounds()) == (2, 3)
 
 
-def test_of_two_ways_to_one_that_was_not_asked_the_shorter_counts() -> None:
+@pytest.mark.parametrize("is_shorter_first", [True, False])
+def test_of_two_ways_to_one_that_was_not_asked_the_shorter_counts(is_shorter_first: bool) -> None:
     lookup = make([50, 60], alpha=2, k=4)
     assert asked(lookup) == [50, 60]
     answer(lookup, 50, 10, 45)
     assert asked(lookup) == [10]
-    answer(lookup, 10, 40)  # by way of 50 and 10
-    answer(lookup, 60, 40)
+    if is_shorter_first:
+        answer(lookup, 60, 40)
+        answer(lookup, 10, 40)  # by way of 50 and 10
+    else:
+        answer(lookup, 10, 40)
+        answer(lookup, 60, 40)
     assert asked(lookup) == [40, 45]
     answer(lookup, 40)
     answer(lookup, 45)
     assert (lookup.hops(), lookup.rounds()) == (2, 2)
+
+
+def test_the_way_on_which_one_was_asked_counts_even_if_a_shorter_one_shows() -> None:
+    lookup = make([50, 60], alpha=2, k=4)
+    assert asked(lookup) == [50, 60]
+    answer(lookup, 50, 10)
+    assert asked(lookup) == [10]
+    answer(lookup, 10, 5)
+    assert asked(lookup) == [5]
+    answer(lookup, 60, 5)
+    answer(lookup, 5)
+    assert lookup.hops() == 3
 
 
 def test_seeds_are_dealt_out_to_paths_and_each_is_asked_on_one() -> None:

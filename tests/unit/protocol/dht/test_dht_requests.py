@@ -114,14 +114,14 @@ def test_a_request_whose_whole_time_went_by_unseen_is_named_once() -> None:
 
 def test_an_answer_belongs_to_the_peer_that_was_asked() -> None:
     requests = Requests()
-    one, two = (requests.open(contact(number), CHECK, wire.Pong, 0.0) for number in (1, 2))
+    one, two = (requests.open(contact(number), CHECK, wire.Pong, 4.0) for number in (1, 2))
     assert 0 < one.id < two.id
-    assert requests.answered(two.peer, one.id, 1.0) is None
+    assert requests.answered(two.peer, one.id, 5.0) is None
     assert requests.failed(two.peer, one.id) is None
     assert requests.failed(one.peer, 99) is None
     assert len(requests) == 2
-    assert requests.answered(one.peer, one.id, 0.5) is one
-    assert requests.answered(one.peer, one.id, 0.5) is None
+    assert requests.answered(one.peer, one.id, 4.5) is one
+    assert requests.answered(one.peer, one.id, 4.5) is None
     assert requests.round_trips.slow_after_s() == pytest.approx(1.5)
     assert requests.failed(two.peer, two.id) is two
     assert requests.failed(two.peer, two.id) is None

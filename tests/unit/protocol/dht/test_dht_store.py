@@ -327,6 +327,21 @@ def test_of_one_swarm_so_many_are_kept_under_its_name() -> None:
     assert outcomes == ["stored"] * limits.DHT_RECORDS_PER_SUBJECT_MAX + ["full"]
 
 
+def test_what_a_record_is_about() -> None:
+    def subject(record: wire.Record, key: bytes) -> bytes:
+        return opened(1, key, record).subject
+
+    provider = subject(provider_record(blob(1)), blob_key(blob(1)))
+    swarm = subject(swarm_record(blob(1)), name_key("demo"))
+    own = subject(peer_record(), AUTHOR)
+    assert len({provider, swarm, own}) == 3
+    assert provider == subject(provider_record(blob(1), 2), blob_key(blob(1)))
+    assert provider != subject(provider_record(blob(2)), blob_key(blob(2)))
+    assert swarm == subject(swarm_record(blob(1), "other"), name_key("other"))
+    assert swarm != subject(swarm_record(blob(2)), name_key("demo"))
+    assert all(isinstance(each, bytes) for each in (provider, swarm, own))
+
+
 def test_every_reason_has_a_word() -> None:
     words = [
         rejection(error)

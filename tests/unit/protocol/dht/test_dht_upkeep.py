@@ -199,6 +199,7 @@ def test_the_bootstrap_ends_with_the_last_bucket_and_is_told_once() -> None:
         for task in node.upkeep.next_lookup(5.0):
             assert isinstance(task, LookUp)
             targets.append(task.target)
+            assert node.upkeep.next_lookup(5.0) == [], "one at a time"
             ended.append(node.upkeep.ended(task.target, 5.0))
     assert targets[:2] == [OWN_NUMBER] * 2, "the second finds no other"
     buckets = [node.table.bucket_index(target) for target in targets[2:]]
