@@ -236,11 +236,12 @@ class Upkeep:
         self._few_pause_s = min(2 * self._few_pause_s, limits.DHT_SELF_LOOKUP_S)
 
     def _rejoin(self, now: float) -> list[Task]:
-        strangers = self.hints.outside(self._table) + self.lost.outside(self._table)
+        hints, lost = self.hints.outside(self._table), self.lost.outside(self._table)
+        if hints and not len(self._table):
+            self.look_around(now)  # a lookup then asks all of these, and none that we lost
+            hints = []
+        strangers = hints + lost
         if not strangers:
-            return []
-        if not len(self._table):
-            self.look_around(now)
             return []
         return [Meet(strangers[self._rng.randrange(len(strangers))])]
 

@@ -272,8 +272,42 @@ def test_what_a_node_that_stood_still_did_not_hear_in_time_counts_once() -> None
     assert core.statistics().contacts == 1
 
 
+def core_that_was_asked() -> DhtCore:
+    """Return a core whose one contact asked it something, and then answered."""
+    core = make_core(addresses=ADDRESSES)
+    _, check = ask(core, 1, wire.Ping(1, contact(1).addresses))
+    answer(core, check, 0.0)
+    return core
+
+
+def test_the_first_that_answers_is_asked_at_once_who_is_close_to_us() -> None:
+    core = core_that_was_asked()
+    (find,) = sends(core)
+    assert find.message == wire.Find(find.message.id, ADDRESSES, bytes(core.self_id))
+
+
+def test_a_lookup_that_could_not_be_sent_holds_up_no_other() -> None:
+    core = core_that_was_asked()
+    looked_up = []
+    for _ in range(5):
+        (find,) = sends(core)
+        assert isinstance(find.message, wire.Find)
+        looked_up.append(find.message.key)
+        if find.message.key == core.self_id:
+            answer(core, find, 0.0)
+        else:
+            core.handle(events.SendFailed(find.peer, find.message.id), 0.0)
+            break
+    (following,) = sends(core)
+    assert isinstance(following.message, wire.Find)
+    looked_up.append(following.message.key)
+    buckets = [core.table.bucket_index(number_of(key)) for key in looked_up]
+    assert buckets == [-1, -1, 255, 254], "ourselves, and then what is farther than who we know"
+
+
 def test_who_is_evicted_is_remembered_and_met_again() -> None:
-    core = core_that_knows(1)
+    core = core_that_was_asked()
+    run_dry(core)
     assert core.statistics().contacts_evicted == 0
     for command in range(limits.DHT_UNANSWERED_MAX):
         core.handle(events.FindPeers(command, BLOB), 1.0)
@@ -283,8 +317,11 @@ def test_who_is_evicted_is_remembered_and_met_again() -> None:
     held = core.statistics()
     assert (held.contacts, held.contacts_evicted) == (0, 1)
     assert held.requests_unanswered == limits.DHT_UNANSWERED_MAX
-    asked = pass_time(core, 1.0 + 3 * limits.DHT_REJOIN_S)
-    assert any(sent.peer == peer(1) and isinstance(sent.message, wire.Find) for sent in asked)
+    (meet,) = pass_time(core, 1.25 * limits.DHT_REJOIN_S + 0.001)
+    assert meet.peer == peer(1)
+    assert meet.message == wire.Find(meet.message.id, ADDRESSES, bytes(core.self_id))
+    answer(core, meet, 1.25 * limits.DHT_REJOIN_S)
+    assert core.statistics().contacts == 1
 
 
 @pytest.mark.parametrize("is_known", [False, True])

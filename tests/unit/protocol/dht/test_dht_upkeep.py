@@ -180,6 +180,17 @@ def test_before_the_bootstrap_a_stranger_is_a_reason_to_look_ourselves_up() -> N
     assert node.upkeep.next_deadline() == limits.DHT_REJOIN_S, "a lookup that runs is not due"
 
 
+def test_a_reason_to_look_ourselves_up_while_we_do_is_one_to_do_it_again() -> None:
+    node = Node()
+    node.insert(somebody(FAR), now=3.0)
+    assert node.upkeep.next_lookup(3.0) == [LookUp(OWN_NUMBER)]
+    node.upkeep.discovered([somebody(FAR + 1)], 3.5)
+    assert node.upkeep.next_lookup(3.5) == []
+    assert node.upkeep.next_deadline() == limits.DHT_REJOIN_S
+    node.upkeep.ended(OWN_NUMBER, 4.0)
+    assert node.upkeep.next_lookup(4.0) == [LookUp(OWN_NUMBER)]
+
+
 def test_a_self_lookup_that_found_none_is_tried_again_when_we_rejoin() -> None:
     node = Node()
     node.upkeep.discovered([somebody(FAR)], 0.0)
@@ -362,10 +373,23 @@ def test_now_and_then_one_that_we_heard_of_or_lost_is_met_again() -> None:
     assert Meet not in kinds(node.upkeep.due(4 * rejoin_s)), "both are here"
 
 
-def test_with_an_empty_table_those_that_we_heard_of_are_looked_up() -> None:
+def test_with_an_empty_table_a_lookup_asks_those_that_we_heard_of() -> None:
     node = Node()
-    node.upkeep.lost.add(somebody(FAR))
+    node.upkeep.hints.add(somebody(FAR))
     assert node.upkeep.due(limits.DHT_REJOIN_S) == [LookUp(OWN_NUMBER)]
+
+
+@pytest.mark.parametrize("is_hinted", [False, True])
+def test_who_lost_all_its_contacts_meets_one_of_them_again(is_hinted: bool) -> None:
+    node = Node()
+    lost = [somebody(FAR + place) for place in range(2)]
+    for contact in lost:
+        node.upkeep.lost.add(contact)
+    if is_hinted:
+        node.upkeep.hints.add(somebody(FAR + 2))
+    tasks = node.upkeep.due(limits.DHT_REJOIN_S)
+    assert tasks == [Meet(lost[-1])] + [LookUp(OWN_NUMBER)] * is_hinted
+    assert Meet in kinds(node.upkeep.due(2 * limits.DHT_REJOIN_S)), "and goes on with it"
 
 
 @pytest.mark.parametrize(("n_known", "many"), [(3, 1), (4, 2), (7, 2), (8, 3), (16, 5), (20, 5)])
