@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.crdt.clock import HybridClock
 from swarmnode.protocol.crdt.courier import Courier
@@ -79,3 +81,31 @@ def make_post() -> Post:
 def record_of(number: int, sequence: int = 1, **words: object) -> Opened:
     """Return a record of a stranger."""
     return signed_record(ToySigner.make(1000 + number), sequence, **words)  # type: ignore[arg-type]
+
+
+def words_of_size(size_bytes: int, sequence: int = 1) -> dict[str, Any]:
+    """Return words that make a record of so many bytes: from about 400 to 3000."""
+    for n_full in range(15):
+        full = {f"r{n:02}": "x" * 200 for n in range(n_full)}
+        short = record_of(0, sequence, registers=full | {"rest": "x" * 32}).size_bytes
+        if 0 <= size_bytes - short <= 200:
+            return {"registers": full | {"rest": "x" * (32 + size_bytes - short)}}
+    raise AssertionError(f"no words for {size_bytes} bytes")
+
+
+@functools.cache
+def strangers() -> tuple[Opened, ...]:
+    """Return a record each of as many authors as a ledger holds."""
+    return tuple(record_of(9000 + number) for number in range(limits.STATE_AUTHORS_MAX))
+
+
+def words_that_fill(
+    size_bytes: int, size_of: Callable[[tuple[wire.Lease, ...], dict[str, str]], int]
+) -> tuple[tuple[wire.Lease, ...], dict[str, str]]:
+    """Return leases and registers with which what is measured has so many bytes."""
+    for n_leases in range(limits.STATE_LEASES_PER_AUTHOR_MAX):
+        leases = tuple(wire.Lease("shard", f"{n:03}" + "x" * 150, 60) for n in range(n_leases))
+        short = size_of(leases, {"state": "x" * 32})
+        if 0 <= size_bytes - short <= 200:
+            return leases, {"state": "x" * (32 + size_bytes - short)}
+    raise AssertionError(f"no words for {size_bytes} bytes")

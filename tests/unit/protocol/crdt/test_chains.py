@@ -14,6 +14,7 @@ from swarmnode.protocol.crdt.records import NO_HASH, Opened, contradict
 from swarmnode.wire import crdt as wire
 from swarmnode.wire.packing import encode_record
 from tests.kits.crdt_world import NETWORK, WALL_UNIX_S, ToySigner, signed_record
+from tests.unit.protocol.crdt.courier_kit import words_of_size, words_that_fill
 
 WE, AUTHOR = ToySigner.make(1), ToySigner.make(1000)
 
@@ -82,19 +83,22 @@ def test_every_so_many_records_the_next_one_says_everything(own: OwnChain) -> No
     assert own.stage(0.0) is None
 
 
-@pytest.mark.parametrize("spare_bytes", [0, -1])
-def test_a_chain_that_would_grow_too_long_begins_anew(
-    own: OwnChain, monkeypatch: pytest.MonkeyPatch, spare_bytes: int
-) -> None:
-    twin = OwnChain(WE, NETWORK, 7, HybridClock(WALL_UNIX_S, 0.0))
-    sizes = [say(twin, counters={"steps": step}).size_bytes for step in (1, 2, 3)]
-    monkeypatch.setattr(limits, "STATE_AUTHOR_BYTES_MAX", sum(sizes) + spare_bytes)
-    records = [say(own, counters={"steps": step}) for step in (1, 2, 3)]
-    is_checkpoint = [each.record.checkpoint for each in records]
-    assert is_checkpoint == [True, False, spare_bytes < 0]
-    assert [each.sequence for each in records] == [1, 2, 3]
-    fourth = say(own, counters={"steps": 4})
-    assert fourth.record.checkpoint is (spare_bytes == 0), "what it takes counts from there"
+@pytest.mark.parametrize("beyond_bytes", [0, 1])
+def test_a_chain_that_would_grow_too_long_begins_anew(own: OwnChain, beyond_bytes: int) -> None:
+    words = words_of_size(2000)
+    records = [say(own, now, **words) for now in (1.0, 2.0)]
+    more_bytes = records[-1].size_bytes - 2000  # than a record of the same words of another
+    left_bytes = limits.STATE_AUTHOR_BYTES_MAX + beyond_bytes
+    left_bytes -= sum(each.size_bytes for each in records)
+    while left_bytes > 3000:
+        records.append(say(own, 1.0 + len(records), **words))
+        left_bytes -= records[-1].size_bytes
+    last = say(own, 20.0, **words_of_size(left_bytes - more_bytes))
+    assert [each.record.checkpoint for each in records] == [True] + [False] * (len(records) - 1)
+    assert last.record.checkpoint is (beyond_bytes == 1)
+    assert beyond_bytes or last.size_bytes == left_bytes
+    following = say(own, 21.0, **words)
+    assert following.record.checkpoint is (beyond_bytes == 0), "what it takes counts from there"
 
 
 def test_a_checkpoint_says_all_that_was_said_and_not_taken_back(own: OwnChain) -> None:
@@ -235,29 +239,35 @@ def test_what_no_member_would_read_is_refused_and_changes_nothing(own: OwnChain)
     assert len(say(own, leases=most).record.leases) == limits.STATE_LEASES_PER_AUTHOR_MAX - 1
 
 
-def test_all_that_we_say_fits_into_one_record_to_the_byte(
-    own: OwnChain, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("beyond_bytes", [0, 1])
+def test_all_that_we_say_fits_into_one_record_to_the_byte(own: OwnChain, beyond_bytes: int) -> None:
     """As large as it can become: with the last number of all, a tick, and a stamp far from now."""
-    last = 2**63 - 1
-    longest = wire.StateRecord(
-        swarm_id=NETWORK,
-        epoch=7,
-        sequence=last,
-        previous=NO_HASH,
-        clock_ms=last,
-        clock_tick=limits.STATE_CLOCK_TICKS_MAX,
-        checkpoint=True,
-        registers={"state": "x" * 100},
-    )
-    size_bytes = len(encode_record(longest))
-    words = Update(registers={"state": "x" * 100})
-    monkeypatch.setattr(limits, "STATE_RECORD_BYTES_MAX", size_bytes - 1)
-    with pytest.raises(LocalProtocolError, match=f"this would be {size_bytes}"):
+
+    def size_of(leases: tuple[wire.Lease, ...], registers: dict[str, str]) -> int:
+        last = 2**63 - 1
+        longest = wire.StateRecord(
+            swarm_id=NETWORK,
+            epoch=7,
+            sequence=last,
+            previous=NO_HASH,
+            clock_ms=last,
+            clock_tick=limits.STATE_CLOCK_TICKS_MAX,
+            checkpoint=True,
+            leases=leases,
+            registers=dict(registers),
+        )
+        return len(encode_record(longest))
+
+    size_bytes = limits.STATE_RECORD_BYTES_MAX + beyond_bytes
+    leases, registers = words_that_fill(size_bytes, size_of)
+    said = {(each.set, each.element): each.ttl_s for each in leases}
+    words = Update(leases=said, registers=registers)
+    if beyond_bytes:
+        with pytest.raises(LocalProtocolError, match=f"this would be {size_bytes}"):
+            own.update(words)
+    else:
         own.update(words)
-    monkeypatch.setattr(limits, "STATE_RECORD_BYTES_MAX", size_bytes)
-    own.update(words)
-    assert own.is_pending
+    assert own.is_pending is (beyond_bytes == 0)
 
 
 # --- those of others ---------------------------------------------------------------------

@@ -18,6 +18,7 @@ from tests.unit.protocol.crdt.courier_kit import (
     Post,
     make_post,
     record_of,
+    words_of_size,
 )
 
 NOTHING = wire.Range("", 0, bytes(32))
@@ -136,17 +137,15 @@ def test_a_record_of_ours_is_not_held_up_by_one_that_is_passed_on(post: Post) ->
     assert post.courier.next_deadline() == pytest.approx(1.1 + limits.STATE_PUSH_DELAY_S)
 
 
-def test_a_full_message_of_fresh_records_waits_for_no_more(
-    post: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "STATE_RECORDS_PER_MESSAGE_MAX", 3)
+def test_a_full_message_of_fresh_records_waits_for_no_more(post: Post) -> None:
     post.meet(PEERS[0])
-    records = [post.hold(record_of(number)) for number in range(3)]
-    post.courier.publish(records[0], 1.0)
-    post.courier.publish(records[1], 1.0)
+    n_records = limits.STATE_RECORDS_PER_MESSAGE_MAX
+    *most, last = [post.hold(record_of(number)) for number in range(n_records)]
+    for opened in most:
+        post.courier.publish(opened, 1.0)
     assert post.sent() == []
-    post.courier.publish(records[2], 1.0)
-    assert post.pushed() == [(PEERS[0], records)]
+    post.courier.publish(last, 1.0)
+    assert post.pushed() == [(PEERS[0], [*most, last])]
 
 
 def test_a_fresh_record_is_told_to_as_many_random_neighbours_as_the_fanout(post: Post) -> None:
@@ -215,20 +214,36 @@ def signed_record_beside(opened: Opened) -> Opened:
     return other
 
 
-@pytest.mark.parametrize("spare_bytes", [0, -1])
-def test_fresh_records_fill_a_message_to_the_byte(
-    post: Post, monkeypatch: pytest.MonkeyPatch, spare_bytes: int
-) -> None:
+def hold_messages(post: Post, n_messages: int, beyond_bytes: int) -> list[list[Opened]]:
+    """Take in records that fill so many messages, and the last of each by so many bytes too much.
+
+    Return them by message.
+    """
+    room_bytes = limits.STATE_PUSH_BYTES_MAX
+    n_most = room_bytes // 3000
+    last_bytes = room_bytes - n_most * 3000 + beyond_bytes
+    words = [words_of_size(3000)] * n_most + [words_of_size(last_bytes)]
+    batches: list[list[Opened]] = []
+    for message in range(n_messages):
+        numbers = range(100 * message, 100 * message + len(words))
+        records = [record_of(n, **said) for n, said in zip(numbers, words, strict=True)]
+        batches.append([post.hold(opened) for opened in records])
+    assert sum(opened.size_bytes for opened in batches[0]) == room_bytes + beyond_bytes
+    return batches
+
+
+@pytest.mark.parametrize("beyond_bytes", [0, 1])
+def test_fresh_records_fill_a_message_to_the_byte(post: Post, beyond_bytes: int) -> None:
     post.meet(PEERS[0])
-    records = [post.hold(record_of(number)) for number in range(4)]
-    one, two, three, four = records
-    assert len({each.size_bytes for each in records}) == 1
-    monkeypatch.setattr(limits, "STATE_PUSH_BYTES_MAX", 2 * one.size_bytes + spare_bytes)
-    for each in records:
-        post.courier.publish(each, 1.0)
+    batches = hold_messages(post, 2, beyond_bytes)
+    for opened in [each for batch in batches for each in batch]:
+        post.courier.publish(opened, 1.0)
     post.courier.handle_deadline(2.0)
-    expected = [[one, two], [three, four]] if spare_bytes == 0 else [[one], [two], [three], [four]]
-    assert [batch for _, batch in post.pushed()] == expected
+    sent = [batch for _, batch in post.pushed()]
+    if beyond_bytes:
+        assert sent[0] == batches[0][:-1]
+    else:
+        assert sent == batches
 
 
 def test_a_record_says_for_how_many_whole_seconds_its_author_was_silent(post: Post) -> None:
@@ -256,12 +271,9 @@ def test_a_summary_that_is_ours_too_is_not_answered_but_tells_the_time(post: Pos
     assert post.courier.neighbours[PEERS[0]].clock_skew_s == 1.5
 
 
-def test_each_range_that_differs_is_listed_if_it_is_short(
-    post: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_range_that_differs_is_listed_if_it_is_short(post: Post) -> None:
     post.meet(PEERS[0])
-    n_heads = 8
-    monkeypatch.setattr(limits, "STATE_LISTING_HEADS", n_heads)
+    n_heads = limits.STATE_LISTING_HEADS
     for number in range(n_heads):
         post.hold(record_of(number))
     other = wire.Range("", 1, bytes(32))
@@ -415,52 +427,36 @@ def answer_in_batches(post: Post, records: list[Opened]) -> list[tuple[list[byte
     return batches
 
 
-@pytest.mark.parametrize("spare_bytes", [0, -1])
-def test_an_answer_fills_its_messages_to_the_byte(
-    post: Post, monkeypatch: pytest.MonkeyPatch, spare_bytes: int
-) -> None:
+@pytest.mark.parametrize("beyond_bytes", [0, 1])
+def test_an_answer_fills_its_messages_to_the_byte(post: Post, beyond_bytes: int) -> None:
     post.meet(PEERS[0])
-    records = [post.hold(record_of(number)) for number in range(4)]
-    room = 2 * records[0].size_bytes + spare_bytes
-    monkeypatch.setattr(limits, "STATE_PUSH_BYTES_MAX", room)
-    one, two, three, four = (each.signed.body for each in records)
-    expected = [[one, two], [three, four]] if spare_bytes == 0 else [[one], [two], [three], [four]]
-    assert answer_in_batches(post, records) == [(bodies, False) for bodies in expected]
+    held = hold_messages(post, 2, beyond_bytes)
+    batches = [[each.signed.body for each in batch] for batch in held]
+    sent = answer_in_batches(post, [each for batch in held for each in batch])
+    assert not any(more for _, more in sent)
+    if beyond_bytes:
+        assert sent[0][0] == batches[0][:-1]
+    else:
+        assert [bodies for bodies, _ in sent] == batches
 
 
-def test_an_answer_fills_its_messages_to_the_last_record(
-    post: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "STATE_RECORDS_PER_MESSAGE_MAX", 2)
+def test_an_answer_fills_its_messages_to_the_last_record(post: Post) -> None:
     post.meet(PEERS[0])
-    records = [post.hold(record_of(number)) for number in range(5)]
-    one, two, three, four, five = (each.signed.body for each in records)
-    expected = [[one, two], [three, four], [five]]
-    assert answer_in_batches(post, records) == [(bodies, False) for bodies in expected]
-
-
-def test_a_chain_that_no_message_holds_is_sent_alone(
-    post: Post, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "STATE_PUSH_BYTES_MAX", 1)
-    post.meet(PEERS[0])
-    records = [post.hold(record_of(number)) for number in range(2)]
-    assert [bodies for bodies, _ in answer_in_batches(post, records)] == [
-        [each.signed.body] for each in records
-    ]
+    n_records = limits.STATE_RECORDS_PER_MESSAGE_MAX
+    records = [post.hold(record_of(number)) for number in range(2 * n_records + 1)]
+    sizes = [len(bodies) for bodies, _ in answer_in_batches(post, records)]
+    assert sizes == [n_records, n_records, 1]
 
 
 @pytest.mark.parametrize("n_more", [0, 1])
-def test_the_last_message_of_a_long_answer_says_that_there_is_more(
-    post: Post, monkeypatch: pytest.MonkeyPatch, n_more: int
-) -> None:
-    monkeypatch.setattr(limits, "STATE_RECORDS_PER_MESSAGE_MAX", 1)
+def test_the_last_message_of_a_long_answer_says_that_there_is_more(post: Post, n_more: int) -> None:
     post.meet(PEERS[0])
-    n_records = STATE_PUSHES_PER_ANSWER_MAX + n_more
-    records = [post.hold(record_of(number)) for number in range(n_records)]
-    batches = answer_in_batches(post, records)
-    assert len(batches) == STATE_PUSHES_PER_ANSWER_MAX
-    *before, last = batches
+    held = hold_messages(post, STATE_PUSHES_PER_ANSWER_MAX, 0)
+    records = [each for batch in held for each in batch]
+    records += [post.hold(record_of(number)) for number in range(5000, 5000 + n_more)]
+    sent = answer_in_batches(post, records)
+    assert len(sent) == STATE_PUSHES_PER_ANSWER_MAX
+    *before, last = sent
     assert not any(more for _, more in before)
     assert last[1] is (n_more == 1)
-    assert post.courier.records_sent == STATE_PUSHES_PER_ANSWER_MAX
+    assert post.courier.records_sent == len(records) - n_more

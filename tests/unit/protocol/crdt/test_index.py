@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+import msgspec
 import pytest
 
 from swarmnode import limits
@@ -19,7 +20,9 @@ from swarmnode.protocol.crdt.records import (
     weigh,
 )
 from swarmnode.wire import crdt as wire
+from swarmnode.wire.packing import encode_record
 from tests.kits.crdt_world import NETWORK, WALL_UNIX_S, ToySigner, signed_record, verify_toy
+from tests.unit.protocol.crdt.courier_kit import words_that_fill
 
 AUTHOR = ToySigner.make(1000)
 AHEAD_MS = int(limits.STATE_CLOCK_AHEAD_S * 1000)
@@ -158,18 +161,26 @@ def test_a_record_is_read_as_it_was_sealed() -> None:
     assert opened.size_bytes == len(sealed.signed.body) + 128, "with its key and its signature"
 
 
-def test_a_record_may_be_as_large_as_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    sealed = signed_record(AUTHOR)
-    size_bytes = len(sealed.signed.body)
-    monkeypatch.setattr(limits, "STATE_RECORD_BYTES_MAX", size_bytes)
-    assert seal(sealed.record, AUTHOR) == sealed
+def test_a_record_may_be_as_large_as_the_limit() -> None:
+    last = signed_record(AUTHOR).record
+
+    def record_with(leases: tuple[wire.Lease, ...], registers: dict[str, str]) -> wire.StateRecord:
+        return msgspec.structs.replace(last, leases=leases, registers=dict(registers))
+
+    def size_of(leases: tuple[wire.Lease, ...], registers: dict[str, str]) -> int:
+        return len(encode_record(record_with(leases, registers)))
+
+    most = limits.STATE_RECORD_BYTES_MAX
+    sealed = seal(record_with(*words_that_fill(most, size_of)), AUTHOR)
+    assert len(sealed.signed.body) == most
     assert open_record(sealed.signed, NETWORK) == sealed
-    monkeypatch.setattr(limits, "STATE_RECORD_BYTES_MAX", size_bytes - 1)
-    match = f"at most {size_bytes - 1} bytes, this one has {size_bytes}"
+    larger = record_with(*words_that_fill(most + 1, size_of))
+    match = f"at most {most} bytes, this one has {most + 1}"
     with pytest.raises(LimitExceeded, match=match):
-        seal(sealed.record, AUTHOR)
+        seal(larger, AUTHOR)
+    body = encode_record(larger)
     with pytest.raises(LimitExceeded, match=match):
-        open_record(sealed.signed, NETWORK)
+        open_record(msgspec.structs.replace(sealed.signed, body=body), NETWORK)
 
 
 @pytest.mark.parametrize("is_first_forged", [True, False])

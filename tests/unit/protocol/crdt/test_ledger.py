@@ -13,6 +13,7 @@ from swarmnode.protocol.crdt.ledger import STATE_BANS_MAX, Ledger, Verdict
 from swarmnode.protocol.crdt.records import NO_HASH, Opened, open_record
 from swarmnode.wire import crdt as wire
 from tests.kits.crdt_world import NETWORK, WALL_UNIX_S, ToySigner, signed_record, verify_toy
+from tests.unit.protocol.crdt.courier_kit import strangers, words_of_size
 
 WE = ToySigner.make(1)
 DAY_S = 86_400.0
@@ -36,6 +37,22 @@ def take(
     ledger: Ledger, opened: Opened, now: float = 0.0, heard_at: float | None = None
 ) -> Verdict:
     return ledger.accept(opened.signed, now, now if heard_at is None else heard_at).verdict
+
+
+def leave_room_for(ledger: Ledger, n_authors: int) -> None:
+    """Let authors in that are never silent and never make room, but for so many."""
+    for opened in strangers()[n_authors:]:
+        ledger.near.add(opened.actor.peer)
+        take(ledger, opened, 0.0, 1e9)
+
+
+def leave_bytes(ledger: Ledger, size_bytes: int) -> None:
+    """Let others hold all but so many bytes."""
+    ledger.size_bytes += limits.STATE_BYTES_MAX - size_bytes
+
+
+def held_of(ledger: Ledger, *numbers: int) -> list[int]:
+    return [number for number in numbers if peer(number) in ledger.chains]
 
 
 def proof_of(signer: ToySigner) -> wire.Proof:
@@ -77,10 +94,8 @@ def test_who_was_silent_for_longer_than_we_remember_stays_out(
     assert verdict is (Verdict.EXPIRED if beyond_s else Verdict.ACCEPTED)
 
 
-def test_what_is_refused_anyhow_costs_no_look_at_its_signature(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "STATE_AUTHORS_MAX", 1)
+def test_what_is_refused_anyhow_costs_no_look_at_its_signature(ledger: Ledger) -> None:
+    leave_room_for(ledger, 1)
     take(ledger, signed_record(author(1), 5, checkpoint=True))
     ledger.ban(proof_of(author(2)))
     day_ahead = WALL_UNIX_S + limits.STATE_CLOCK_AHEAD_S + 1
@@ -131,17 +146,20 @@ def test_a_chain_goes_on_with_the_next_record_or_a_checkpoint(ledger: Ledger) ->
     assert [head.epoch for head in ledger.version_vector()] == [2]
 
 
-@pytest.mark.parametrize("spare_bytes", [0, -1])
-def test_a_chain_is_full_to_the_byte(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, spare_bytes: int
-) -> None:
-    first = signed_record(author(1), counters={"steps": 1})
-    second = signed_record(author(1), 2, previous=first.hash, counters={"steps": 2})
-    room = first.size_bytes + second.size_bytes + spare_bytes
-    monkeypatch.setattr(limits, "STATE_AUTHOR_BYTES_MAX", room)
-    assert take(ledger, first) is Verdict.ACCEPTED
-    expected = Verdict.AUTHOR_FULL if spare_bytes else Verdict.ACCEPTED
-    assert take(ledger, second) is expected
+@pytest.mark.parametrize("beyond_bytes", [0, 1])
+def test_a_chain_is_full_to_the_byte(ledger: Ledger, beyond_bytes: int) -> None:
+    newest = signed_record(author(1))
+    left_bytes = limits.STATE_AUTHOR_BYTES_MAX - newest.size_bytes + beyond_bytes
+    verdicts = [take(ledger, newest)]
+    sizes = [2000] * (left_bytes // 2000 - 1)
+    for size_bytes in [*sizes, left_bytes - sum(sizes)]:
+        words = words_of_size(size_bytes, sequence=2)
+        newest = signed_record(author(1), newest.sequence + 1, previous=newest.hash, **words)
+        assert newest.size_bytes == size_bytes
+        verdicts.append(take(ledger, newest))
+    *before, last = verdicts
+    assert {*before} == {Verdict.ACCEPTED}
+    assert last is (Verdict.AUTHOR_FULL if beyond_bytes else Verdict.ACCEPTED)
 
 
 def test_what_a_later_life_does_not_say_is_told_as_changed(ledger: Ledger) -> None:
@@ -166,20 +184,17 @@ def test_a_record_that_came_by_way_of_a_slow_node_makes_no_author_older(ledger: 
 
 
 @pytest.mark.parametrize("spare_bytes", [0, -1])
-def test_a_ledger_is_full_to_the_byte(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, spare_bytes: int
-) -> None:
+def test_a_ledger_is_full_to_the_byte(ledger: Ledger, spare_bytes: int) -> None:
     one, two = signed_record(author(1)), signed_record(author(2))
-    monkeypatch.setattr(limits, "STATE_BYTES_MAX", one.size_bytes + two.size_bytes + spare_bytes)
+    leave_bytes(ledger, one.size_bytes + two.size_bytes + spare_bytes)
     assert take(ledger, one) is Verdict.ACCEPTED
     assert take(ledger, two) is (Verdict.FULL if spare_bytes else Verdict.ACCEPTED)
-    assert ledger.size_bytes == one.size_bytes + (0 if spare_bytes else two.size_bytes)
+    left_bytes = two.size_bytes + spare_bytes if spare_bytes else 0
+    assert ledger.size_bytes == limits.STATE_BYTES_MAX - left_bytes
 
 
-def test_a_ledger_holds_so_many_authors_and_lets_those_go_on(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "STATE_AUTHORS_MAX", 2)
+def test_a_ledger_holds_so_many_authors_and_lets_those_go_on(ledger: Ledger) -> None:
+    leave_room_for(ledger, 2)
     first = signed_record(author(1))
     assert take(ledger, first) is Verdict.ACCEPTED
     assert take(ledger, signed_record(author(2))) is Verdict.ACCEPTED
@@ -188,25 +203,20 @@ def test_a_ledger_holds_so_many_authors_and_lets_those_go_on(
 
 
 @pytest.mark.parametrize("beyond_s", [0, 1])
-def test_who_was_silent_for_long_makes_room(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, beyond_s: int
-) -> None:
-    monkeypatch.setattr(limits, "STATE_AUTHORS_MAX", 3)
+def test_who_was_silent_for_long_makes_room(ledger: Ledger, beyond_s: int) -> None:
+    leave_room_for(ledger, 3)
     for number, heard_at in ((1, 20.0), (2, 10.0), (3, 30.0)):
         take(ledger, signed_record(author(number), counters={f"n{number}": 1}), 30.0, heard_at)
     now = 10.0 + limits.STATE_SILENT_S + beyond_s
     judgement = ledger.accept(signed_record(author(4)).signed, now, now)
     assert judgement.verdict is (Verdict.ACCEPTED if beyond_s else Verdict.FULL)
-    gone = {peer(number) for number in range(1, 5)} - {*ledger.chains}
-    assert gone == {peer(2 if beyond_s else 4)}
+    assert held_of(ledger, 1, 2, 3, 4) == ([1, 3, 4] if beyond_s else [1, 2, 3])
     assert judgement.changed == ({"n2"} if beyond_s else set())
 
 
-def test_the_longest_silent_goes_even_if_another_was_held_for_longer(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_longest_silent_goes_even_if_another_was_held_for_longer(ledger: Ledger) -> None:
     """An author that was the longest silent and has spoken again is not let go for it."""
-    monkeypatch.setattr(limits, "STATE_AUTHORS_MAX", 2)
+    leave_room_for(ledger, 2)
     first = signed_record(author(1))
     take(ledger, first, 0.0)
     take(ledger, signed_record(author(2)), 100.0)
@@ -214,29 +224,25 @@ def test_the_longest_silent_goes_even_if_another_was_held_for_longer(
     now = 100.0 + limits.STATE_SILENT_S
     assert take(ledger, signed_record(author(3)), now) is Verdict.FULL
     assert take(ledger, signed_record(author(3)), now + 1.0) is Verdict.ACCEPTED
-    assert {*ledger.chains} == {peer(1), peer(3)}
+    assert held_of(ledger, 1, 2, 3) == [1, 3]
 
 
-def test_an_author_that_is_refused_is_let_go_no_later_for_it(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_author_that_is_refused_is_let_go_no_later_for_it(ledger: Ledger) -> None:
     silent = signed_record(author(1))
     take(ledger, silent, 0.0)
     now = 2 * limits.STATE_SILENT_S
     other = signed_record(author(2))
     take(ledger, other, now)
-    monkeypatch.setattr(limits, "STATE_BYTES_MAX", ledger.size_bytes)
+    leave_bytes(ledger, ledger.size_bytes)
     assert take(ledger, signed_record(author(1), 2, previous=silent.hash), now) is Verdict.FULL
     assert ledger.next_retirement() == limits.STATE_RETENTION_S
     assert take(ledger, signed_record(author(3)), now) is Verdict.ACCEPTED, "in its place"
     assert {*ledger.chains} == {peer(2), peer(3)}
 
 
-def test_an_author_does_not_make_room_for_itself(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_author_does_not_make_room_for_itself(ledger: Ledger) -> None:
     first = signed_record(author(1))
-    monkeypatch.setattr(limits, "STATE_BYTES_MAX", first.size_bytes)
+    leave_bytes(ledger, first.size_bytes)
     take(ledger, first, 0.0)
     second = signed_record(author(1), 2, previous=first.hash)
     assert take(ledger, second, 2 * limits.STATE_SILENT_S) is Verdict.FULL
@@ -244,9 +250,9 @@ def test_an_author_does_not_make_room_for_itself(
 
 
 def test_for_a_neighbour_the_youngest_stranger_goes_and_no_other_neighbour(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger,
 ) -> None:
-    monkeypatch.setattr(limits, "STATE_AUTHORS_MAX", 3)
+    leave_room_for(ledger, 3)
     ledger.near.update({peer(3), peer(4), peer(5), peer(6)})
     for number in (1, 2, 3):
         take(ledger, signed_record(author(number)))
@@ -254,7 +260,7 @@ def test_for_a_neighbour_the_youngest_stranger_goes_and_no_other_neighbour(
     held = []
     for number in (4, 5, 6):
         verdict = take(ledger, signed_record(author(number)))
-        held.append((verdict, [each for each in range(1, 7) if peer(each) in ledger.chains]))
+        held.append((verdict, held_of(ledger, *range(1, 7))))
     assert held == [
         (Verdict.ACCEPTED, [1, 3, 4]),
         (Verdict.ACCEPTED, [3, 4, 5]),
@@ -262,20 +268,19 @@ def test_for_a_neighbour_the_youngest_stranger_goes_and_no_other_neighbour(
     ]
 
 
-def test_as_many_go_as_one_large_record_needs(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_as_many_go_as_one_large_record_needs(ledger: Ledger) -> None:
     small = [signed_record(author(number), maxima={f"m{number}": 1}) for number in range(3)]
     large = signed_record(author(9), registers={"state": "x" * 200})
     assert large.size_bytes < 2 * small[0].size_bytes
-    monkeypatch.setattr(limits, "STATE_BYTES_MAX", sum(each.size_bytes for each in small))
+    leave_bytes(ledger, sum(each.size_bytes for each in small))
     for each in small:
         take(ledger, each, 0.0)
     now = 1.0 + limits.STATE_SILENT_S
     judgement = ledger.accept(large.signed, now, now)
     assert judgement.verdict is Verdict.ACCEPTED
     assert judgement.changed == {"m0", "m1", "state"}
-    assert ledger.size_bytes == small[2].size_bytes + large.size_bytes
+    gone_bytes = small[0].size_bytes + small[1].size_bytes
+    assert ledger.size_bytes == limits.STATE_BYTES_MAX - gone_bytes + large.size_bytes
 
 
 # --- letting go --------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from swarmnode.protocol.crdt.replica import SharedState
 from swarmnode.wire import crdt as wire
 from swarmnode.wire.packing import decode_record
 from tests.kits.crdt_world import NETWORK, WALL_UNIX_S, ToySigner, signed_record, verify_toy
+from tests.unit.protocol.crdt.courier_kit import strangers
 
 WE = ToySigner.make(1)
 NEAR, FAR = sorted(ToySigner.make(number).peer_id for number in (2, 3))
@@ -260,18 +261,23 @@ def test_what_an_author_said_that_is_let_go_is_told_as_changed(state: SharedStat
 
 
 @pytest.mark.parametrize("is_near", [True, False])
-def test_a_neighbour_gets_room_while_its_session_is_open(
-    monkeypatch: pytest.MonkeyPatch, is_near: bool
-) -> None:
-    monkeypatch.setattr(limits, "STATE_AUTHORS_MAX", 1)
+def test_a_neighbour_gets_room_while_its_session_is_open(is_near: bool) -> None:
     state = make_state()
+    state.handle(events.Restored(tuple(each.signed for each in strangers())), 0.0)
     meet(state, NEAR)
     meet(state, AUTHOR.peer_id)
-    receive(state, signed_record(ToySigner.make(1001)))
     if not is_near:
         state.handle(events.NeighbourDown(AUTHOR.peer_id), 0.0)
     receive(state, signed_record(AUTHOR, counters={"steps": 1}))
     assert state.view.counters() == ({"steps": 1} if is_near else {})
+    assert state.statistics().authors == limits.STATE_AUTHORS_MAX
+
+
+def test_what_we_say_after_a_record_is_stamped_after_it(state: SharedState) -> None:
+    opened = signed_record(AUTHOR, wall_unix_s=WALL_UNIX_S + 3600.0)
+    receive(state, opened)
+    record = say(state, 1.0, counters={"steps": 1})
+    assert (record.clock_ms, record.clock_tick) == (opened.stamp.wall_ms, opened.stamp.tick + 1)
 
 
 def test_a_neighbour_whose_session_is_gone_is_not_heard(state: SharedState) -> None:
