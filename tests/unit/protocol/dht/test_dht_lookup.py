@@ -255,24 +255,22 @@ def test_the_nearest_that_may_answer_are_those_that_are_not_slow_or_gone_or_left
     assert distances(lookup.nearest({peer(40)})) == [30, 50, 60]
 
 
-def test_a_lookup_that_is_led_on_ends_when_its_last_request_is_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "DHT_LOOKUP_REQUESTS_MAX", 4)
-    lookup = make([90, 91], alpha=2, k=20)
-    closer = 80
-    assert asked(lookup) == [90, 91]
-    answer(lookup, 90, closer)
-    assert asked(lookup) == [80]
-    answer(lookup, 80, 70)
-    assert not lookup.is_finished()
-    assert asked(lookup) == [70]
-    answer(lookup, 70, 60)
+def test_a_lookup_that_is_led_on_ends_when_its_last_request_is_over() -> None:
+    most = limits.DHT_LOOKUP_REQUESTS_MAX
+    lookup = make([9000, 9001], alpha=2, k=20)
+    assert asked(lookup) == [9000, 9001]
+    closer = 9000
+    for _ in range(most - 2):
+        answer(lookup, closer, closer - 1)
+        closer -= 1
+        assert asked(lookup) == [closer]
+        assert not lookup.is_finished()
+    answer(lookup, closer, closer - 1)
     assert asked(lookup) == [], "that was the last"
     assert not lookup.is_finished()
-    answer(lookup, 91)
+    answer(lookup, 9001)
     assert lookup.is_finished()
-    assert lookup.asked == 4
+    assert lookup.asked == most
 
 
 def test_of_one_network_no_more_are_asked_than_a_table_takes() -> None:

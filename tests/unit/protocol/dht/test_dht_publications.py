@@ -86,15 +86,17 @@ def test_a_later_draft_on_a_subject_takes_the_place_of_the_one_before() -> None:
     assert publications.next_deadline() == 5.0 + 0.75 * limits.DHT_REPUBLISH_S
 
 
-def test_there_is_room_for_so_many_subjects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DHT_PUBLICATIONS_MAX", 2)
+def test_there_is_room_for_so_many_subjects() -> None:
     publications = make()
+    blobs = [hashlib.sha256(b"%d" % n).digest() for n in range(limits.DHT_PUBLICATIONS_MAX + 1)]
+    outcomes = [
+        publications.add(blob_key(blob), provider_record(blob), 0.0, UNIX_S) for blob in blobs
+    ]
+    assert None not in outcomes[:-1]
+    assert outcomes[-1] is None
+    assert len(publications) == limits.DHT_PUBLICATIONS_MAX
     publish(publications, 0)
-    publish(publications, 1)
-    assert publications.add(KEYS[2], provider_record(BLOBS[2]), 0.0, UNIX_S) is None
-    assert len(publications) == 2
-    publish(publications, 0)
-    assert len(publications) == 2
+    assert len(publications) == limits.DHT_PUBLICATIONS_MAX
 
 
 def test_what_is_withdrawn_is_not_published_again() -> None:
@@ -138,13 +140,21 @@ def test_a_record_belongs_under_its_keys_only() -> None:
     assert len(publications) == 3
 
 
-def test_what_no_node_would_keep_is_not_signed(monkeypatch: pytest.MonkeyPatch) -> None:
-    size_bytes = len(publish(make(), 0).body)
-    monkeypatch.setattr(limits, "DHT_RECORD_BYTES_MAX", size_bytes)
-    signed = publish(make(), 0)
+def test_what_no_node_would_keep_is_not_signed() -> None:
+    most = limits.DHT_RECORD_BYTES_MAX
+
+    def publish_at(n_letters: int) -> Signed:
+        places = [("x" * n + ":1") for n in (250, 250, 200, n_letters)]
+        draft = wire.ProviderRecord(1, int(UNIX_S), 7200, tuple(places), BLOBS[0])
+        signed = make().add(KEYS[0], draft, 0.0, UNIX_S)
+        assert signed is not None
+        return signed
+
+    n_letters = 100 + most - len(publish_at(100).body)
+    signed = publish_at(n_letters)
+    assert len(signed.body) == most
     RULES.open(signed, KEYS[0], UNIX_S)
-    monkeypatch.setattr(limits, "DHT_RECORD_BYTES_MAX", size_bytes - 1)
-    with pytest.raises(LimitExceeded, match=f"{size_bytes} bytes, at most {size_bytes - 1}"):
-        publish(make(), 0)
+    with pytest.raises(LimitExceeded, match=f"{most + 1} bytes, at most {most}"):
+        publish_at(n_letters + 1)
     with pytest.raises(LimitExceeded):
-        RULES.open(signed, KEYS[0], UNIX_S)
+        RULES.open(Signed(signed.body + b"x", signed.public_key, bytes(64)), KEYS[0], UNIX_S)

@@ -227,11 +227,20 @@ def test_a_flood_costs_only_what_is_far_from_us(monkeypatch: pytest.MonkeyPatch)
     assert all(store.get(key, 0.0) for key in keys[:50]), "what is closest to us is kept"
 
 
-def test_a_newer_record_fits_into_a_full_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DHT_RECORDS_MAX", 1)
-    store = make_store()
-    store.put(AUTHOR, opened(1, AUTHOR, peer_record(1)), 0.0)
+@pytest.fixture
+def store_of_three(monkeypatch: pytest.MonkeyPatch) -> RecordStore:
+    """Return a store that holds three records at most."""
+    monkeypatch.setattr(limits, "DHT_RECORDS_MAX", 3)
+    return make_store()
+
+
+def test_a_newer_record_fits_into_a_full_store(store_of_three: RecordStore) -> None:
+    store = store_of_three
+    for author in (1, 2, 3):
+        key = bytes(identity(author).peer_id)
+        store.put(key, opened(author, key, peer_record(1)), 0.0)
     assert store.put(AUTHOR, opened(1, AUTHOR, peer_record(2)), 0.0) == "stored"
+    assert len(store) == 3
     store.sweep(1e6)
     assert len(store) == 0
 
@@ -264,38 +273,46 @@ def test_exactly_what_is_held_is_held() -> None:
     assert not store.has(blob_key(blob(1)), record.signed, 0.0)
 
 
-def test_what_is_swept_leaves_room_for_its_author_and_its_key(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "DHT_RECORDS_PER_AUTHOR_MAX", 2)
-    monkeypatch.setattr(limits, "DHT_RECORDS_PER_KEY_MAX", 2)
+def test_what_is_swept_leaves_room_for_its_author() -> None:
     store = make_store()
-    keys = [blob_key(blob(number)) for number in range(3)]
+    most = limits.DHT_RECORDS_PER_AUTHOR_MAX
 
-    def put(author: int, number: int, ttl_s: int, now: float = 0.0) -> str:
-        record = provider_record(blob(number), ttl_s=ttl_s)
-        return store.put(keys[number], opened(author, keys[number], record), now)
+    def put(number: int, now: float, ttl_s: int = 100) -> str:
+        key = blob_key(blob(number))
+        return store.put(key, opened(1, key, provider_record(blob(number), ttl_s=ttl_s)), now)
 
-    assert [put(1, 0, 50), put(1, 1, 100), put(1, 2, 100)] == ["stored", "stored", "full"]
-    assert [put(2, 0, 100), put(3, 0, 100)] == ["stored", "full"]
+    assert [put(number, 0.0, 50 if number < 2 else 100) for number in range(most)] == (
+        ["stored"] * most
+    )
+    assert put(most, 49.9) == "full"
     store.sweep(49.9)
-    assert len(store) == 3
+    assert len(store) == most
     store.sweep(50.0)
-    assert len(store) == 2
-    assert [put(1, 2, 100, 50.0), put(1, 0, 100, 50.0)] == ["stored", "full"]
-    assert put(3, 0, 100, 50.0) == "stored"
-    assert put(4, 0, 100, 50.0) == "full"
-    store.sweep(100.0)
-    assert len(store) == 2
+    assert len(store) == most - 2
+    assert [put(most + n, 50.0) for n in range(3)] == ["stored", "stored", "full"]
     store.sweep(150.0)
     assert len(store) == 0
 
 
+def test_what_is_swept_leaves_room_under_its_key() -> None:
+    store, key = make_store(), blob_key(blob(0))
+    most = limits.DHT_RECORDS_PER_KEY_MAX
+
+    def put(author: int, now: float, ttl_s: int = 100) -> str:
+        return store.put(key, opened(author, key, provider_record(blob(0), ttl_s=ttl_s)), now)
+
+    assert [put(author, 0.0, 50 if author < 1 else 100) for author in range(most)] == (
+        ["stored"] * most
+    )
+    assert put(most, 0.0) == "full"
+    store.sweep(50.0)
+    assert [put(most + n, 50.0) for n in range(2)] == ["stored", "full"]
+
+
 def test_what_is_farthest_makes_room_for_what_is_closer_one_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
+    store_of_three: RecordStore,
 ) -> None:
-    monkeypatch.setattr(limits, "DHT_RECORDS_MAX", 3)
-    store = make_store()
+    store = store_of_three
     own = number_of(identity(0).peer_id)
     blobs = sorted(map(blob, range(4)), key=lambda each: number_of(blob_key(each)) ^ own)
     keys = [blob_key(each) for each in blobs]

@@ -101,26 +101,36 @@ def test_those_that_owe_an_answer_are_passed_on_to_none() -> None:
     assert core.good_contacts() == (contact(1),)
 
 
-def test_no_more_contacts_are_remembered_over_a_restart_than_the_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    core = core_that_knows(1, 2, 3)
-    monkeypatch.setattr(limits, "DHT_REMEMBERED_MAX", 2)
-    assert core.good_contacts() == tuple(e.contact for e in core.table.entries())[:2]
+def test_no_more_contacts_are_remembered_over_a_restart_than_the_limit() -> None:
+    core = make_core(addresses=ADDRESSES)
+    most = limits.DHT_REMEMBERED_MAX
+    contacts = [
+        contact_at((1 << 250 + n % 5) + n, core.self_id, f"100.{n}.7.1:7337")
+        for n in range(most + 1)
+    ]
+    for each in contacts:
+        ping = wire.Ping(1, each.addresses)
+        core.handle(events.Received(PeerId(each.peer), ping), 0.0)
+        _, check = sends(core)
+        answer(core, check, 0.0)
+        run_dry(core)
+    assert len(core.table) == most + 1
+    first = tuple(entry.contact for entry in core.table.entries())[:most]
+    assert core.good_contacts() == first
 
 
-def test_a_record_that_finds_no_room_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DHT_RECORDS_PER_KEY_MAX", 1)
+def test_a_record_that_finds_no_room_is_counted() -> None:
     core = make_core()
     outcomes = []
-    for number in (5, 6, 7):
+    most = limits.DHT_RECORDS_PER_KEY_MAX
+    for number in range(5, 5 + most + 2):
         record = signed_record(number, provider_record(BLOB))
         (sent,) = ask(core, number, wire.Put(number, (), KEY, record))
         assert isinstance(sent.message, wire.Stored)
         outcomes.append(sent.message.outcome)
-    assert outcomes == ["stored", "full", "full"]
+    assert outcomes == ["stored"] * most + ["full", "full"]
     assert core.statistics().records_rejected == (("full", 2),)
-    assert core.statistics().records == 1
+    assert core.statistics().records == most
 
 
 def test_what_is_held_is_known_until_it_is_over() -> None:
