@@ -258,8 +258,8 @@ class Ledger:
             if chain.size_bytes + opened.size_bytes > limits.STATE_AUTHOR_BYTES_MAX:
                 return Judgement(Verdict.AUTHOR_FULL, opened)
         changed = self._make_room(opened, now)
-        if changed is None:
-            return Judgement(Verdict.FULL, opened)
+        if not self._has_room(opened):
+            return Judgement(Verdict.FULL, opened, frozenset(changed))
         changed |= self._extend(opened, now, heard_at)
         return Judgement(Verdict.ACCEPTED, opened, frozenset(changed))
 
@@ -282,13 +282,13 @@ class Ledger:
         self._index.put(opened.weighed)
         return changed | self.document.apply(opened.delta)
 
-    def _make_room(self, opened: Opened, now: float) -> set[str] | None:
-        """Retire authors until the record fits; None if it cannot."""
+    def _make_room(self, opened: Opened, now: float) -> set[str]:
+        """Retire authors until the record fits, or no other may go; return what they said."""
         changed: set[str] = set()
         while not self._has_room(opened):
             victim = self._victim(opened.actor.peer, now)
             if victim is None:
-                return None
+                break
             changed |= self._retire(victim)
         return changed
 

@@ -283,6 +283,18 @@ def test_as_many_go_as_one_large_record_needs(ledger: Ledger) -> None:
     assert ledger.size_bytes == limits.STATE_BYTES_MAX - gone_bytes + large.size_bytes
 
 
+def test_what_went_for_a_record_that_still_finds_no_room_is_told(ledger: Ledger) -> None:
+    small = [signed_record(author(number), maxima={f"m{number}": 1}) for number in range(2)]
+    large = signed_record(author(9), registers={"state": "x" * 200})
+    leave_bytes(ledger, sum(each.size_bytes for each in small))
+    now = 1.0 + limits.STATE_SILENT_S
+    take(ledger, small[0], 0.0)
+    take(ledger, small[1], now)
+    judgement = ledger.accept(large.signed, now, now)
+    assert (judgement.verdict, {*judgement.changed}) == (Verdict.FULL, {"m0"})
+    assert held_of(ledger, 0, 1, 9) == [1]
+
+
 # --- letting go --------------------------------------------------------------------------
 
 

@@ -306,6 +306,31 @@ def test_an_earlier_life_of_ours_is_carried_on_once(state: SharedState) -> None:
     assert receive(state, earlier) == [], "a replay makes us sign nothing"
 
 
+def test_a_proof_about_us_that_proves_nothing_costs_its_sender(state: SharedState) -> None:
+    say(state, counters={"steps": 1})
+    ours = next(state.journal_records())
+    state.handle(events.Received(NEAR, wire.Proofs((wire.Proof(ours, ours),))), 1.0)
+    (penalty,) = state.poll_effects()
+    assert isinstance(penalty, events.Penalise)
+    assert penalty.peer == NEAR
+    assert "do not contradict each other" in penalty.why
+
+
+def test_an_author_that_went_for_a_record_without_room_is_told_as_changed() -> None:
+    state = make_state()
+    journal = [each.signed for each in strangers()[1:]]
+    words = {f"r{number:02}": "x" * 200 for number in range(15)}
+    large = signed_record(AUTHOR, registers=words)
+    silent = signed_record(ToySigner.make(1001), counters={"steps": 1})
+    state.handle(events.Restored((silent.signed, *journal)), 0.0)
+    meet(state, NEAR)
+    state.view.ledger.size_bytes = limits.STATE_BYTES_MAX  # of records of others
+    state.view.ledger.chains[silent.actor.peer].heard_at = -limits.STATE_SILENT_S
+    effects = receive(state, large, now=1.0)
+    assert effects == [events.Changed(AUTHOR.peer_id, frozenset({"steps"}))]
+    assert state.statistics().records_total["full"] == 1
+
+
 def test_a_record_of_ours_that_we_hold_is_no_news_and_another_one_is(state: SharedState) -> None:
     say(state, counters={"steps": 1})
     first = state.version_vector()[0]
