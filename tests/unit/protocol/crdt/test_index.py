@@ -83,6 +83,17 @@ def test_a_later_head_takes_the_place_of_the_one_before_it() -> None:
     assert index.digest("a0") == wire.Range("a0", 0, bytes(32))
 
 
+@pytest.mark.parametrize("prefix", ["\n", "3\n", "a\n"])
+def test_a_range_that_ends_in_a_line_break_is_empty_whatever_number_it_reads_as(
+    prefix: str,
+) -> None:
+    index = RangeIndex()
+    for first in range(16):
+        index.put(weigh(head(first)))
+    assert index.digest(prefix) == wire.Range(prefix, 0, bytes(32))
+    assert index.heads(prefix) == []
+
+
 # --- the clock ---------------------------------------------------------------------------
 
 
