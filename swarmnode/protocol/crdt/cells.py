@@ -67,7 +67,7 @@ class Cell(Generic[ValueT]):
 class DeltaState(Protocol):
     """What the shared state needs of a type; one test machine runs all that have it.
 
-    Besides these each type has ``write(dot, …)``, which makes a delta, and ``value(…)``.
+    Besides these each type has ``write(dot, …)``, which makes a delta, and most ``value(…)``.
     """
 
     @classmethod

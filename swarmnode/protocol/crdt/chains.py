@@ -195,9 +195,11 @@ class OwnChain:
 
     def carry(self, counters: dict[str, int], maxima: dict[str, int]) -> None:
         """Go on from the totals of an earlier life; what it leased is not ours."""
+        before = dict(self._all.counters), dict(self._all.maxima)
         _raise_to(self._all.counters, counters)
         _raise_to(self._all.maxima, maxima)
-        if self.has_spoken:
+        # What we say already is not said once more for each record that a peer sends back to us.
+        if self.has_spoken and (self._all.counters, self._all.maxima) != before:
             self.begin_anew()
 
     def begin_anew(self) -> None:

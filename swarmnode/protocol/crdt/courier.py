@@ -25,7 +25,7 @@ from swarmnode.wire import crdt as wire
 from swarmnode.wire.crdt import Carried, Head
 
 # Versions that a neighbour is known to have, so that they are not sent again; the most recent.
-_STATE_KNOWN_PER_NEIGHBOUR_MAX = 1024
+STATE_KNOWN_PER_NEIGHBOUR_MAX = 1024
 
 Version = tuple[int, int]  # (epoch, sequence)
 
@@ -40,7 +40,7 @@ class _Known(NamedTuple):
 class Neighbour:
     """One peer that a session is open with, and what it is known to have: sent no second time.
 
-    Kept for STATE_RESEND_S, and of _STATE_KNOWN_PER_NEIGHBOUR_MAX authors at most: a fresh record
+    Kept for STATE_RESEND_S, and of STATE_KNOWN_PER_NEIGHBOUR_MAX authors at most: a fresh record
     is passed on within a moment, and whatever is older shows in the listings of both sides. What
     falls out too early costs one record that is sent once more.
     """
@@ -82,7 +82,7 @@ class Neighbour:
         asked = self._asked.pop(author, None)
         again = asked is None or asked[0] != version or now - asked[1] >= limits.STATE_RESEND_S
         self._asked[author] = (version, now) if again or asked is None else asked
-        if len(self._asked) > _STATE_KNOWN_PER_NEIGHBOUR_MAX:
+        if len(self._asked) > STATE_KNOWN_PER_NEIGHBOUR_MAX:
             self._asked.popitem(last=False)
         return again
 
@@ -92,7 +92,7 @@ class Neighbour:
         entries.move_to_end(author)
         since = known.noted_at - limits.STATE_RESEND_S
         while entries[oldest := next(iter(entries))].noted_at < since or (
-            len(entries) > _STATE_KNOWN_PER_NEIGHBOUR_MAX
+            len(entries) > STATE_KNOWN_PER_NEIGHBOUR_MAX
         ):
             del entries[oldest]
 
@@ -102,7 +102,7 @@ _TAGS = {
     for each in (wire.Summary, wire.Listing, wire.Want, wire.Push, wire.Proofs)
 }
 # Messages in answer to one message; a newcomer asks again until it has all.
-_STATE_PUSHES_PER_ANSWER_MAX = 8
+STATE_PUSHES_PER_ANSWER_MAX = 8
 
 
 class Courier:
@@ -251,7 +251,7 @@ class Courier:
                 or len(batch) + len(records) > limits.STATE_RECORDS_PER_MESSAGE_MAX
             ):
                 n_messages += 1
-                is_last = n_messages == _STATE_PUSHES_PER_ANSWER_MAX
+                is_last = n_messages == STATE_PUSHES_PER_ANSWER_MAX
                 self._send(peer, wire.Push(tuple(batch), more=is_last))
                 batch, batch_bytes = [], 0
                 if is_last:

@@ -193,7 +193,8 @@ class SnapshotIndex(Cells[bytes, SnapshotClaim]):
 class Verdicts(Cells[bytes, int]):
     """peer -> tenths: what its author has measured of that peer, below neutral.
 
-    The last write wins, as for registers. What a reader makes of them is in ``protocol/trust.py``.
+    The last write wins, as for registers. What a reader makes of them is in ``protocol/trust.py``,
+    author by author.
     """
 
     _cells_type = list[tuple[bytes, int, int | None]]
@@ -204,11 +205,6 @@ class Verdicts(Cells[bytes, int]):
         neutral = limits.STATE_VERDICT_NEUTRAL
         values = {peer: None if each == neutral else each for peer, each in verdicts.items()}
         return cls.delta(dot.actor, dot.sequence, values)
-
-    def value(self) -> dict[PeerId, dict[bytes, int]]:
-        """Return what each peer says of others, in its newest life."""
-        newest = {actor.peer: actor for actor in sorted(self._cells)}
-        return {peer: self.of(actor) for peer, actor in newest.items()}
 
 
 @dataclass(frozen=True, slots=True)

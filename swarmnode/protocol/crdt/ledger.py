@@ -54,7 +54,7 @@ from swarmnode.wire.crdt import Head, Proof
 from swarmnode.wire.swarm import Signed
 
 # Proofs of two records each, kept for newcomers: 4 MiB at worst.
-_STATE_BANS_MAX = 256
+STATE_BANS_MAX = 256
 
 _LAST = 2**63 - 1  # epoch and sequence of the head of a banned peer
 
@@ -155,7 +155,7 @@ class Ledger:
         peer = check_proof(proof, self._swarm_id, self._verify)
         if peer in self.bans:
             return None
-        if len(self.bans) >= _STATE_BANS_MAX:
+        if len(self.bans) >= STATE_BANS_MAX:
             oldest = next(iter(self.bans))
             del self.bans[oldest]
             self._index.remove(oldest)
@@ -258,8 +258,8 @@ class Ledger:
             if chain.size_bytes + opened.size_bytes > limits.STATE_AUTHOR_BYTES_MAX:
                 return Judgement(Verdict.AUTHOR_FULL, opened)
         changed = self._make_room(opened, now)
-        if changed is None:
-            return Judgement(Verdict.FULL, opened)
+        if not self._has_room(opened):
+            return Judgement(Verdict.FULL, opened, frozenset(changed))
         changed |= self._extend(opened, now, heard_at)
         return Judgement(Verdict.ACCEPTED, opened, frozenset(changed))
 
@@ -282,13 +282,13 @@ class Ledger:
         self._index.put(opened.weighed)
         return changed | self.document.apply(opened.delta)
 
-    def _make_room(self, opened: Opened, now: float) -> set[str] | None:
-        """Retire authors until the record fits; None if it cannot."""
+    def _make_room(self, opened: Opened, now: float) -> set[str]:
+        """Retire authors until the record fits, or no other may go; return what they said."""
         changed: set[str] = set()
         while not self._has_room(opened):
             victim = self._victim(opened.actor.peer, now)
             if victim is None:
-                return None
+                break
             changed |= self._retire(victim)
         return changed
 
@@ -306,7 +306,8 @@ class Ledger:
             others = (chain for peer, chain in self.chains.items() if peer != newcomer)
             longest = min(others, key=lambda chain: chain.heard_at, default=None)
             if longest is not None:
-                self._heard_at_min = longest.heard_at
+                own = self.chains.get(newcomer, longest)
+                self._heard_at_min = min(longest.heard_at, own.heard_at)
                 if now - longest.heard_at > limits.STATE_SILENT_S:
                     return longest.actor.peer
         if newcomer not in self.near:
@@ -322,12 +323,10 @@ class Ledger:
             del self._retired[oldest]
             self._index.remove(oldest)
         self._retired[peer] = newest.head
-        self._index.put(newest.weighed)
         return changed
 
     def _drop(self, peer: PeerId) -> frozenset[str]:
-        """Forget a peer and its head."""
-        self._index.remove(peer)
+        """Forget a peer, but for its head in the index."""
         chain = self.chains.pop(peer, None)
         if chain is None:
             return frozenset()

@@ -261,6 +261,8 @@ class SharedState:
                 self._effects.append(events.Persist(opened.signed))
                 self._note_changed(author, judgement.changed)
                 self._courier.publish(opened, now)
+            case Verdict.FULL:  # others may have gone for it, and that was not enough
+                self._note_changed(author, judgement.changed)
             case Verdict.DUPLICATE | Verdict.STALE:
                 self._courier.received(peer, opened, now)
             case Verdict.GAP:

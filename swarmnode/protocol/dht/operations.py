@@ -82,20 +82,20 @@ class GetOperation(Operation):
         self, peer: PeerId, records: tuple[Signed, ...], rules: RecordRules, now_unix_s: float
     ) -> None:
         """Check what a peer gave; what another one gave before is not checked again."""
-        n_valid = 0
+        holds_any = False
         for signed in records:
             if self._seen.get(signed.signature) == signed:
-                n_valid += 1
+                holds_any = True
                 continue
             try:
                 self.take(rules.open(signed, self.key, now_unix_s))
             except RemoteProtocolError as error:
                 self.rejected.append(rejection(error))
                 continue
-            n_valid += 1
+            holds_any = True
             if len(self._seen) < limits.DHT_RECORDS_PER_KEY_MAX * limits.DHT_BUCKET_CONTACTS:
                 self._seen[signed.signature] = signed
-        if n_valid:
+        if holds_any:
             self.holders += 1
             self._paths.add(self.lookup.path_of(peer))
 
@@ -212,7 +212,6 @@ class Request:
     operation: int
     expects: type[Answer]
     sent_at: float
-    is_slow: bool = False
 
 
 class Requests:
@@ -260,7 +259,10 @@ class Requests:
         return deadlines[0][0] if deadlines else None
 
     def due(self, now: float) -> list[Request]:
-        """Return requests that became slow now, and those that are gone: not ``in`` any more."""
+        """Return requests that became slow now, and those that are gone: not open any more.
+
+        Each is named once, even where its whole time went by while we were not called.
+        """
         due: list[Request] = []
         while (at := self.next_deadline()) is not None and at <= now:
             _, request_id, is_gone = heapq.heappop(self._deadlines)
@@ -268,10 +270,10 @@ class Requests:
             if is_gone:
                 del self._open[request_id]
             else:
-                request.is_slow = True
-                heapq.heappush(
-                    self._deadlines, (request.sent_at + limits.DHT_GONE_S, request_id, True)
-                )
+                gone_at = request.sent_at + limits.DHT_GONE_S
+                heapq.heappush(self._deadlines, (gone_at, request_id, True))
+                if gone_at <= now:
+                    continue
             due.append(request)
         return due
 

@@ -19,7 +19,7 @@ from swarmnode.protocol.dht.table import RoutingTable
 from swarmnode.wire.dht import Contact
 
 # What has run out is not given to any node; this is only about its memory.
-_DHT_SWEEP_S = 60.0
+DHT_SWEEP_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Upkeep:
         self._new_neighbours = 0
         self._neighbours: frozenset[int] = frozenset()
         self._buckets_due: list[int] = []
-        self._sweep_at = now + _DHT_SWEEP_S
+        self._sweep_at = now + DHT_SWEEP_S
         self._check_at = now + self._jittered(limits.DHT_CHECK_INTERVAL_S)
         self._rejoin_at = now + self._jittered(limits.DHT_REJOIN_S)
         self._rechecks: list[tuple[float, int]] = []
@@ -174,7 +174,7 @@ class Upkeep:
         """Return what is to be done now."""
         tasks: list[Task] = []
         if now >= self._sweep_at:
-            self._sweep_at = now + _DHT_SWEEP_S
+            self._sweep_at = now + DHT_SWEEP_S
             self._queue_stale_buckets(now)
             tasks.append(Sweep())
         if now >= self._check_at:
@@ -236,17 +236,18 @@ class Upkeep:
         self._few_pause_s = min(2 * self._few_pause_s, limits.DHT_SELF_LOOKUP_S)
 
     def _rejoin(self, now: float) -> list[Task]:
-        strangers = self.hints.outside(self._table) + self.lost.outside(self._table)
+        hints, lost = self.hints.outside(self._table), self.lost.outside(self._table)
+        if hints and not len(self._table):
+            self.look_around(now)  # a lookup then asks all of these, and none that we lost
+            hints = []
+        strangers = hints + lost
         if not strangers:
-            return []
-        if not len(self._table):
-            self.look_around(now)
             return []
         return [Meet(strangers[self._rng.randrange(len(strangers))])]
 
     def _far_buckets(self) -> list[int]:
         nearest = min(index for index, bucket in self._table.buckets().items() if bucket.entries)
-        return list(range(nearest, KEY_BITS))[-_BUCKETS_REFRESHED_MAX:]
+        return list(range(nearest, KEY_BITS))[-DHT_BUCKETS_REFRESHED_MAX:]
 
     def _queue_stale_buckets(self, now: float) -> None:
         if self._buckets_due or not self.is_bootstrapped:
@@ -268,4 +269,4 @@ class Upkeep:
 
 
 # More than log2 of any number of nodes: an id ground to be close to ours cannot cause more.
-_BUCKETS_REFRESHED_MAX = 40
+DHT_BUCKETS_REFRESHED_MAX = 40

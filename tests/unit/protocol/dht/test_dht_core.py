@@ -565,15 +565,15 @@ def test_commands_wait_and_then_are_refused() -> None:
     assert sorted(effect.command for effect in found) == list(range(n_taken))
 
 
-def test_too_many_publications_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DHT_PUBLICATIONS_MAX", 1)
+def test_too_many_publications_are_refused() -> None:
     core = core_that_knows(1)
-    core.handle(events.Publish(1, KEY, provider_record(BLOB)), 1.0)
-    core.handle(events.Publish(2, KEY, provider_record(BLOB)), 1.0)
-    other = hashlib.sha256(b"other").digest()
-    core.handle(events.Publish(3, blob_key(other), provider_record(other)), 1.0)
-    refused = [effect for effect in core.poll_effects() if isinstance(effect, events.Refused)]
-    assert [effect.command for effect in refused] == [3]
+    most = limits.DHT_PUBLICATIONS_MAX
+    blobs = [hashlib.sha256(b"%d" % number).digest() for number in range(most + 1)]
+    refused = []
+    for number, blob in enumerate([*blobs[:most], blobs[0], blobs[most]]):
+        core.handle(events.Publish(number, blob_key(blob), provider_record(blob)), 1.0)
+        refused += [e for e in run_dry(core, 1.0) if isinstance(e, events.Refused)]
+    assert [effect.command for effect in refused] == [most + 1]
 
 
 def test_an_answer_fits_into_a_message() -> None:

@@ -83,11 +83,11 @@ def test_a_record_of_another_network_is_a_forgery() -> None:
     ("issued_at", "ttl_s", "is_believed"),
     [
         (UNIX_S, 7200, True),
-        (UNIX_S + DAY_S - 60, 7200, True),
-        (UNIX_S + DAY_S + 60, 7200, False),
+        (UNIX_S + limits.DHT_CLOCK_SKEW_S, 7200, True),
+        (UNIX_S + limits.DHT_CLOCK_SKEW_S + 1, 7200, False),
         (UNIX_S + 365 * DAY_S, 7200, False),
-        (UNIX_S - 7200 - DAY_S + 60, 7200, True),
-        (UNIX_S - 7200 - DAY_S - 60, 7200, False),
+        (UNIX_S - 7200 - limits.DHT_CLOCK_SKEW_S, 7200, True),
+        (UNIX_S - 7200 - limits.DHT_CLOCK_SKEW_S - 1, 7200, False),
     ],
 )
 def test_dates_are_believed_within_a_day(issued_at: float, ttl_s: int, is_believed: bool) -> None:
@@ -227,11 +227,20 @@ def test_a_flood_costs_only_what_is_far_from_us(monkeypatch: pytest.MonkeyPatch)
     assert all(store.get(key, 0.0) for key in keys[:50]), "what is closest to us is kept"
 
 
-def test_a_newer_record_fits_into_a_full_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DHT_RECORDS_MAX", 1)
-    store = make_store()
-    store.put(AUTHOR, opened(1, AUTHOR, peer_record(1)), 0.0)
+@pytest.fixture
+def store_of_three(monkeypatch: pytest.MonkeyPatch) -> RecordStore:
+    """Return a store that holds three records at most."""
+    monkeypatch.setattr(limits, "DHT_RECORDS_MAX", 3)
+    return make_store()
+
+
+def test_a_newer_record_fits_into_a_full_store(store_of_three: RecordStore) -> None:
+    store = store_of_three
+    for author in (1, 2, 3):
+        key = bytes(identity(author).peer_id)
+        store.put(key, opened(author, key, peer_record(1)), 0.0)
     assert store.put(AUTHOR, opened(1, AUTHOR, peer_record(2)), 0.0) == "stored"
+    assert len(store) == 3
     store.sweep(1e6)
     assert len(store) == 0
 
@@ -241,3 +250,123 @@ def test_dates_do_not_decide_which_record_is_newer() -> None:
     late = opened(1, AUTHOR, peer_record(4, issued_at=UNIX_S))
     assert early.replaces(late)
     assert not replace(late).replaces(early)
+
+
+def test_a_record_that_is_over_is_replaced_by_any_other() -> None:
+    store = make_store()
+    newer, older = (opened(1, AUTHOR, peer_record(n, ttl_s=100)) for n in (2, 1))
+    store.put(AUTHOR, newer, 0.0)
+    assert store.put(AUTHOR, older, 99.9) == "older"
+    assert store.put(AUTHOR, older, 100.0) == "stored"
+    assert store.get(AUTHOR, 199.9) == (older,)
+    assert len(store) == 1
+
+
+def test_exactly_what_is_held_is_held() -> None:
+    store = make_store()
+    record, other = (opened(1, AUTHOR, peer_record(n, ttl_s=100)) for n in (1, 2))
+    assert not store.has(AUTHOR, record.signed, 0.0)
+    store.put(AUTHOR, record, 0.0)
+    assert store.has(AUTHOR, record.signed, 99.9)
+    assert not store.has(AUTHOR, record.signed, 100.0)
+    assert not store.has(AUTHOR, other.signed, 0.0)
+    assert not store.has(blob_key(blob(1)), record.signed, 0.0)
+
+
+def test_what_is_swept_leaves_room_for_its_author() -> None:
+    store = make_store()
+    most = limits.DHT_RECORDS_PER_AUTHOR_MAX
+
+    def put(number: int, now: float, ttl_s: int = 100) -> str:
+        key = blob_key(blob(number))
+        return store.put(key, opened(1, key, provider_record(blob(number), ttl_s=ttl_s)), now)
+
+    assert [put(number, 0.0, 50 if number < 2 else 100) for number in range(most)] == (
+        ["stored"] * most
+    )
+    assert put(most, 49.9) == "full"
+    store.sweep(49.9)
+    assert len(store) == most
+    store.sweep(50.0)
+    assert len(store) == most - 2
+    assert [put(most + n, 50.0) for n in range(3)] == ["stored", "stored", "full"]
+    store.sweep(150.0)
+    assert len(store) == 0
+
+
+def test_what_is_swept_leaves_room_under_its_key() -> None:
+    store, key = make_store(), blob_key(blob(0))
+    most = limits.DHT_RECORDS_PER_KEY_MAX
+
+    def put(author: int, now: float, ttl_s: int = 100) -> str:
+        return store.put(key, opened(author, key, provider_record(blob(0), ttl_s=ttl_s)), now)
+
+    assert [put(author, 0.0, 50 if author < 1 else 100) for author in range(most)] == (
+        ["stored"] * most
+    )
+    assert put(most, 0.0) == "full"
+    store.sweep(50.0)
+    assert [put(most + n, 50.0) for n in range(2)] == ["stored", "full"]
+
+
+def test_what_is_farthest_makes_room_for_what_is_closer_one_at_a_time(
+    store_of_three: RecordStore,
+) -> None:
+    store = store_of_three
+    own = number_of(identity(0).peer_id)
+    blobs = sorted(map(blob, range(4)), key=lambda each: number_of(blob_key(each)) ^ own)
+    keys = [blob_key(each) for each in blobs]
+
+    def put(author: int, place: int) -> str:
+        return store.put(
+            keys[place], opened(author, keys[place], provider_record(blobs[place])), 0.0
+        )
+
+    assert [put(author, 2) for author in (1, 2, 3)] == ["stored"] * 3
+    assert put(4, 3) == "full", "it is farther than all"
+    assert put(4, 2) == "full", "and this one as far"
+    assert [put(5, 1), put(5, 0)] == ["stored"] * 2
+    assert [len(store.get(key, 0.0)) for key in keys] == [1, 1, 1, 0]
+    assert [each.author for each in store.get(keys[2], 0.0)] == [identity(3).peer_id]
+    assert put(6, 0) == "stored"
+    assert put(7, 0) == "stored", "the farthest key is another one now"
+    assert [len(store.get(key, 0.0)) for key in keys] == [3, 0, 0, 0]
+    assert put(8, 0) == "full"
+    assert len(store) == 3
+
+
+def test_of_one_swarm_so_many_are_kept_under_its_name() -> None:
+    store, key = make_store(), name_key("demo")
+    outcomes = [
+        store.put(key, opened(author, key, swarm_record(SWARM_KEY)), 0.0)
+        for author in range(limits.DHT_RECORDS_PER_SUBJECT_MAX + 1)
+    ]
+    assert outcomes == ["stored"] * limits.DHT_RECORDS_PER_SUBJECT_MAX + ["full"]
+
+
+def test_what_a_record_is_about() -> None:
+    def subject(record: wire.Record, key: bytes) -> bytes:
+        return opened(1, key, record).subject
+
+    provider = subject(provider_record(blob(1)), blob_key(blob(1)))
+    swarm = subject(swarm_record(blob(1)), name_key("demo"))
+    own = subject(peer_record(), AUTHOR)
+    assert len({provider, swarm, own}) == 3
+    assert provider == subject(provider_record(blob(1), 2), blob_key(blob(1)))
+    assert provider != subject(provider_record(blob(2)), blob_key(blob(2)))
+    assert swarm == subject(swarm_record(blob(1), "other"), name_key("other"))
+    assert swarm != subject(swarm_record(blob(2)), name_key("demo"))
+    assert all(isinstance(each, bytes) for each in (provider, swarm, own))
+
+
+def test_every_reason_has_a_word() -> None:
+    words = [
+        rejection(error)
+        for error in (
+            AuthenticationFailed("x"),
+            LimitExceeded("x"),
+            RecordExpired("x"),
+            MalformedMessage("x"),
+        )
+    ]
+    assert words == ["forged", "oversized", "expired", "malformed"]

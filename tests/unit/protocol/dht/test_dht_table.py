@@ -185,3 +185,156 @@ def test_of_those_that_are_remembered_the_one_named_longest_ago_leaves_first() -
     remembered.add(contacts[0])  # named again
     remembered.add(contacts[-1])
     assert remembered.outside(make_table()) == [*contacts[2:-1], contacts[0], contacts[-1]]
+
+
+def fail(table: RoutingTable, contact: Contact, times: int = limits.DHT_UNANSWERED_MAX) -> None:
+    for _ in range(times):
+        table.unanswered(number_of(contact.peer))
+
+
+def test_a_bucket_is_as_far_as_the_first_bit_that_differs() -> None:
+    table = make_table()
+    own = number_of(OWN)
+    assert [table.bucket_index(own ^ distance) for distance in (0, 1, 2, 3, 4, FAR)] == [
+        -1,
+        0,
+        1,
+        1,
+        2,
+        255,
+    ]
+
+
+def test_the_closest_are_given_in_order_and_no_more_than_asked_for() -> None:
+    table = make_table()
+    contacts = [somebody(1 << index) for index in range(5)]
+    for each in reversed(contacts):
+        table.answered(each, 0.0)
+    own = number_of(OWN)
+    for count in (1, 3, 5, 9):
+        assert [entry.contact for entry in table.closest(own, count)] == contacts[:count]
+        healthy = table.closest(own, count, only_healthy=True)
+        assert [entry.contact for entry in healthy] == contacts[:count]
+    fail(table, contacts[0], 1)
+    healthy = table.closest(own, 2, only_healthy=True)
+    assert [entry.contact for entry in healthy] == contacts[1:3]
+    assert [entry.contact for entry in table.entries()] == contacts[::-1]
+
+
+def test_as_near_as_our_farthest_neighbour_is_near() -> None:
+    table = make_table()
+    own = number_of(OWN)
+    k = limits.DHT_BUCKET_CONTACTS
+    contacts = [somebody(10 * (place + 1) + (1 << 20)) for place in range(k)]
+    for each in contacts[:-1]:
+        table.answered(each, 0.0)
+    assert table.is_near(own ^ ((1 << 256) - 1)), "there is room for anyone"
+    table.answered(contacts[-1], 0.0)
+    farthest = 10 * k + (1 << 20)
+    assert [table.is_near(own ^ (farthest + more)) for more in (-1, 0, 1)] == [True, True, False]
+    fail(table, contacts[0])
+    assert table.is_near(own ^ (farthest + 1))
+
+
+def test_a_stranger_is_wanted_where_there_is_room_or_none_waits() -> None:
+    table, contacts = full_bucket()
+    newcomer, waiter = (number_of(somebody(FAR + 100 + place).peer) for place in range(2))
+    assert table.wants(newcomer)
+    assert not table.wants(number_of(contacts[0].peer))
+    assert table.wants(number_of(somebody(5).peer))
+    table.answered(somebody(FAR + 101), 50.0)
+    assert not table.wants(newcomer), "one waits already"
+    assert not table.wants(waiter)
+    fail(table, contacts[0])
+    assert table.wants(newcomer), "the one that waited is in"
+    assert not table.wants(waiter)
+
+
+def test_an_answer_brings_an_entry_up_to_date() -> None:
+    table, contacts = full_bucket()
+    number = number_of(contacts[0].peer)
+    fail(table, contacts[0], 1)
+    moved = Contact(contacts[0].peer, (*contacts[0].addresses, "192.0.2.1:7337"))
+    assert table.answered(moved, 50.0) is Added.KNOWN
+    entry = table.get(number)
+    assert entry is not None
+    assert (entry.contact, entry.seen_at, entry.failures) == (moved, 50.0, 0)
+    assert len(table) == limits.DHT_BUCKET_CONTACTS
+    assert table.get(1) is None
+
+
+def test_who_moves_into_a_network_with_room_keeps_its_place() -> None:
+    table = make_table()
+    first, mover = somebody(FAR, "203.0.113.1:1"), somebody(FAR + 1)
+    for each in (first, mover):
+        table.answered(each, 0.0)
+    moved = Contact(mover.peer, ("203.0.113.2:1",))
+    assert table.answered(moved, 1.0) is Added.KNOWN
+    assert len(table) == 2
+    assert table.answered(somebody(FAR + 2, "203.0.113.3:1"), 1.0) is Added.LIMITED
+    back = Contact(mover.peer, ("198.51.100.1:1",))
+    assert table.answered(back, 2.0) is Added.KNOWN
+    assert table.answered(somebody(FAR + 2, "203.0.113.3:1"), 2.0) is Added.NEW
+
+
+def test_one_network_gets_its_places_back_one_by_one() -> None:
+    table = make_table()
+    limit = limits.DHT_GROUP_TABLE_MAX
+    crowd = [somebody(1 << place, f"203.0.113.{place}:1") for place in range(200, 202 + limit)]
+    assert [table.answered(each, 0.0) for each in crowd[:limit]] == [Added.NEW] * limit
+    assert table.answered(crowd[limit], 0.0) is Added.LIMITED
+    fail(table, crowd[0])
+    assert table.answered(crowd[limit], 0.0) is Added.NEW
+    assert table.answered(crowd[limit + 1], 0.0) is Added.LIMITED
+
+
+def test_waiters_are_the_latest_to_answer_and_each_is_there_once() -> None:
+    table, contacts = full_bucket()
+    waiters = [somebody(FAR + 100 + place) for place in range(limits.DHT_REPLACEMENTS_MAX + 1)]
+    for each in waiters:
+        assert table.answered(each, 50.0) is Added.WAITING
+    table.answered(waiters[1], 60.0)
+    (bucket,) = table.buckets().values()
+    assert [each.contact for each in bucket.waiting] == [*waiters[2:], waiters[1]]
+    fail(table, contacts[0])
+    fail(table, contacts[1])
+    assert number_of(waiters[1].peer) in table
+    assert number_of(waiters[-1].peer) in table
+    assert [each.contact for each in bucket.waiting] == waiters[2:-1]
+    assert len(table) == limits.DHT_BUCKET_CONTACTS
+
+
+def test_a_waiter_whose_network_is_full_by_now_gives_its_turn_to_the_next() -> None:
+    table, contacts = full_bucket()
+    patient = somebody(FAR + 100)
+    crowded = somebody(FAR + 101, "203.0.113.9:1")
+    for each in (patient, crowded):
+        assert table.answered(each, 50.0) is Added.WAITING
+    for index in range(limits.DHT_GROUP_TABLE_MAX):
+        table.answered(somebody(1 << index, f"203.0.113.{index}:1"), 50.0)
+    fail(table, contacts[0])
+    assert number_of(patient.peer) in table
+    assert number_of(crowded.peer) not in table
+
+
+def test_who_is_not_in_the_table_owes_no_answer() -> None:
+    table = make_table()
+    assert table.unanswered(number_of(somebody(5).peer)) is None
+    assert table.least_recently_seen() is None
+
+
+def test_the_least_recently_seen_is_so_among_all_buckets() -> None:
+    table = make_table()
+    near, far = somebody(1), somebody(FAR)
+    table.answered(far, 5.0)
+    table.answered(near, 4.0)
+    oldest = table.least_recently_seen()
+    assert oldest is not None
+    assert oldest.contact == near
+    table.answered(near, 6.0)
+    oldest = table.least_recently_seen()
+    assert oldest is not None
+    assert oldest.contact == far
+    for each in (near, far):
+        fail(table, each)
+    assert table.least_recently_seen() is None
