@@ -40,8 +40,15 @@ def claim(
 class Bench:
     """The core of peer 0, its clock, and what it did."""
 
-    def __init__(self, n_members: int = 3, *, epoch: int = 1, notary: Notary = PEERS[0]) -> None:
-        self.core = SwimCore(notary, epoch, random.Random(1))
+    def __init__(
+        self,
+        n_members: int = 3,
+        *,
+        epoch: int = 1,
+        notary: Notary = PEERS[0],
+        rng: random.Random | None = None,
+    ) -> None:
+        self.core = SwimCore(notary, epoch, rng or random.Random(1))
         self.now = 100.0
         self.effects: list[events.Effect] = []
         for number in range(1, n_members):  # each says itself that it is there
