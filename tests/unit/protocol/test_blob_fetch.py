@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Literal
 
 import pytest
 
@@ -191,6 +192,18 @@ def test_what_its_holders_have_no_more_is_rare_again() -> None:
         bench.feed(events.ChunkRefused(DORA, index, "busy"))
     assert asked(bench.feed(events.HolderFound(ANNA, ALL)), ANNA)[0] == 3
     assert bench.feed(events.ChunkRefused(ANNA, 7, "absent")) == [], "it was not asked for that"
+
+
+def test_who_says_that_it_lacks_a_chunk_makes_it_no_rarer_than_it_is() -> None:
+    bench = Bench(stored=frozenset({2, 3}))
+    says: list[tuple[int, Literal["absent", "busy"]]] = [(0, "absent")] * 2
+    says += [(0, "busy")] * 3 + [(1, "busy")] * 2
+    for number, (index, reason) in enumerate(says):
+        peer = PeerId(bytes([100 + number]) * 32)
+        found = events.HolderFound(peer, bitmap_of({index}, N_CHUNKS))
+        assert bench.feed(found) == [Request(peer, index)]
+        assert bench.feed(events.ChunkRefused(peer, index, reason)) == []
+    assert asked(bench.feed(events.HolderFound(ANNA, ALL)), ANNA) == [1, 0]
 
 
 def test_a_holder_that_lacks_one_chunk_keeps_the_others() -> None:

@@ -301,6 +301,17 @@ def test_only_so_many_that_others_tell_of_are_asked_in_a_period() -> None:
     assert len(set(seqs)) == len(seqs)
 
 
+def test_one_that_finds_a_place_after_all_is_asked_no_more_than_other_members() -> None:
+    bench = bench_at(0.5, 2)
+    bench.hear(claim(2), claim(3))
+    assert bench.state(3) is None, "one may live on the word of others"
+    bench.receive(2, Nack(1))
+    bench.hear(claim(3))
+    assert bench.state(3) is MemberState.ALIVE
+    bench.next_ping()
+    assert len(sent(bench.effects, Ping)) == 1
+
+
 @pytest.mark.parametrize(("late_s", "is_told"), [(-0.1, True), (0.0, False)])
 def test_that_one_was_met_is_news_as_long_as_others_may_not_have_met_it(
     late_s: float, is_told: bool
@@ -336,6 +347,22 @@ def test_a_doubt_without_accusers_is_its_senders_and_no_member_accuses_itself() 
         [(_, ack)] = sent(bench.receive(3, Ping(1, ())), Ack)
         assert isinstance(ack, Ack)
         assert ack.news[0] == claim(3, doubt="suspect", by=accusers)
+
+
+@pytest.mark.parametrize(
+    ("n_members", "state"),
+    [
+        (limits.SWIM_CONFIRMATIONS + 1, MemberState.DEAD),
+        (limits.SWIM_CONFIRMATIONS + 2, MemberState.SUSPECT),
+    ],
+)
+def test_no_member_waits_for_confirmations_where_too_few_could_confirm(
+    n_members: int, state: MemberState
+) -> None:
+    bench = bench_at(0.5, n_members)
+    suspect(bench, 3)
+    answer_all(bench, SHORTEST_S + 0.1, out_of_reach=3)
+    assert bench.state(3) is state
 
 
 def test_each_new_accuser_of_a_suspect_is_news_again() -> None:
@@ -506,6 +533,46 @@ def test_a_ping_is_filled_with_news_to_the_last_claim(monkeypatch: pytest.Monkey
     assert isinstance(ack, Ack)
     assert ack.news[0] == claim(1, doubt="suspect", by=(8,))
     assert len(ack.news) == 4
+
+
+def news_for(bench: Bench, number: int) -> tuple[Claim, ...]:
+    """Let a member ping; return what it is told."""
+    [(_, ack)] = sent(bench.receive(number, Ping(1, ())), Ack)
+    assert isinstance(ack, Ack)
+    return ack.news
+
+
+def test_a_newer_word_of_a_member_is_passed_on_in_whatever_state_it_is() -> None:
+    bench = bench_at(LATEST, 4)
+    send_all_news(bench)
+    bench.hear(claim(3, 1, 1), sender=3)
+    assert news_for(bench, 1) == (claim(3, 1, 1),)
+    doubt = claim(3, 1, 1, doubt="suspect", by=(8,))
+    bench.hear(doubt)
+    assert news_for(bench, 2) == (doubt,)
+    bench.hear(claim(3, 1, 2), sender=3)
+    assert news_for(bench, 1) == (claim(3, 1, 2),)
+
+
+def test_that_we_are_there_after_all_is_told_to_everyone() -> None:
+    bench = bench_at(LATEST, 4)
+    send_all_news(bench)
+    assert news_for(bench, 1) == ()
+    bench.hear(claim(0, doubt="suspect", by=(2,)))
+    assert news_for(bench, 1) == news_for(bench, 3) == (claim(0, 1, 1),)
+
+
+def test_a_doubt_that_is_refuted_of_one_that_was_never_met_is_news_no_more() -> None:
+    bench = bench_at(LATEST, 4)
+    send_all_news(bench)
+    bench.hear(claim(5))
+    assert bench.core.statistics().rumours == 0
+    suspect(bench, 5)
+    assert news_for(bench, 2) == (claim(5, doubt="suspect", by=(8,)),)
+    bench.hear(claim(5, 1, 1))
+    assert bench.core.statistics().rumours == 1
+    assert news_for(bench, 1) == ()
+    assert bench.core.statistics().rumours == 0
 
 
 def test_a_question_is_answered_by_what_it_asks() -> None:
