@@ -196,9 +196,10 @@ def test_what_its_holders_have_no_more_is_rare_again() -> None:
 
 def test_who_says_that_it_lacks_a_chunk_makes_it_no_rarer_than_it_is() -> None:
     bench = Bench(stored=frozenset({2, 3}))
-    says: list[tuple[int, Literal["absent", "busy"]]] = [(0, "absent")] * 2
-    says += [(0, "busy")] * 3 + [(1, "busy")] * 2
-    for number, (index, reason) in enumerate(says):
+    absent: tuple[int, Literal["absent", "busy"]] = (0, "absent")
+    busy: tuple[int, Literal["absent", "busy"]] = (0, "busy")
+    other: tuple[int, Literal["absent", "busy"]] = (1, "busy")
+    for number, (index, reason) in enumerate([absent] * 2 + [busy] * 3 + [other] * 2):
         peer = PeerId(bytes([100 + number]) * 32)
         found = events.HolderFound(peer, bitmap_of({index}, N_CHUNKS))
         assert bench.feed(found) == [Request(peer, index)]
