@@ -314,7 +314,7 @@ class Shaper:
 
     def _quantum_bytes(self, flow: Flow) -> int:
         """Return the bytes of a turn: on a thin line 256 KiB of one would silence all others."""
-        largest_bytes = max((n_bytes for _side, n_bytes in flow.waiting), default=0)
+        largest_bytes = max(n_bytes for _side, n_bytes in flow.waiting)
         return min(_QUANTUM_BYTES, max(self._line.turn_bytes_max(is_far=True), largest_bytes))
 
     def _may_go_on(self, flow: Flow, now: float) -> bool:

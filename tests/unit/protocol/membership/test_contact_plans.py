@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from swarmnode.protocol.membership.contacts import (
     ContactStatistics,
     Dial,
     DialEnded,
+    Entry,
     HintsGiven,
     MemberGone,
     MemberLives,
@@ -197,6 +199,30 @@ def test_one_that_comes_back_while_it_is_dialled_is_not_dialled_twice() -> None:
     bench.book.handle(MemberLives(ONE), bench.now)
     bench.book.handle(DialEnded(ONE), bench.now)
     assert bench.due_in_s() == 2 * BACKOFF_S, "it is there, and this dial failed"
+
+
+class Counted(dict[PeerId, Entry]):
+    """Contacts that count how often all of them are looked through."""
+
+    n_looks = 0
+
+    def values(self) -> Any:
+        self.n_looks += 1
+        return super().values()
+
+
+def test_all_contacts_are_looked_through_only_after_a_change() -> None:
+    entries = Counted({ONE: Entry(ONE, 0.0, 7.0, A)})
+    book = ContactBook(SELF, Drawn(FIRST), entries)
+    for _ in range(5):
+        assert book.next_deadline() == 7.0
+        book.handle(MemberLives(ONE), 1.0)
+    assert entries.n_looks == 1
+    book.handle(SessionOpened(ONE), 2.0)
+    n_looks = entries.n_looks
+    assert book.next_deadline() is None
+    assert book.next_deadline() is None
+    assert entries.n_looks == n_looks + 1
 
 
 # --- who has moved ----------------------------------------------------------------------------
@@ -567,6 +593,29 @@ def test_none_gives_way_for_a_member_that_no_exchange_seeks_any_more() -> None:
     bench.now += limits.SOUGHT_S
     bench.book.handle_deadline(bench.now)
     assert bench.parted() == []
+
+
+@pytest.mark.parametrize(("early_s", "is_dialled"), [(0.1, True), (0.0, False)])
+def test_a_circuit_more_than_to_meet_members_is_taken_only_while_one_is_sought(
+    early_s: float, is_dialled: bool
+) -> None:
+    bench, members = crowd()
+    met = bench.dialled()
+    bench.connect(*met, is_relayed=True)
+    sought = next(each for each in members if each not in met)
+    bench.book.handle(Sought((sought,)), bench.now)
+    bench.now += limits.SOUGHT_S - early_s
+    assert bench.dialled() == ([sought] if is_dialled else [])
+
+
+def test_one_gives_way_from_the_moment_on_that_it_is_not_sought_any_more() -> None:
+    bench, held, others = taken(2)
+    bench.now = 100.0
+    bench.book.handle(Sought((held[0],)), 100.0)
+    bench.now += limits.SOUGHT_S
+    bench.book.handle(Sought((others[0],)), bench.now)
+    bench.book.handle_deadline(bench.now)
+    assert bench.parted() == [held[0]]
 
 
 def test_one_that_is_sought_gives_way_to_none() -> None:
