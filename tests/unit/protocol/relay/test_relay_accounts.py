@@ -24,7 +24,7 @@ from swarmnode.protocol.relay.accounts import (
     Worths,
     rate_bucket,
 )
-from swarmnode.protocol.uplink import Line, Purpose, on_the_wire
+from swarmnode.protocol.uplink import Delays, Line, Purpose, Yielding, on_the_wire
 
 UNLIMITED = Quota(
     bytes_per_s=None, peer_bytes_per_s=None, bytes_per_day=None, peer_bytes_per_day=None
@@ -249,6 +249,35 @@ def test_of_the_relays_bandwidth_and_the_owners_line_the_later_one_counts() -> N
     assert bench.next_passed() == []
     assert bench.shaper.next_deadline() == pytest.approx(1.75, abs=0.01)
     assert bench.next_passed() == [(0, 0)]
+
+
+def uplink() -> Line:
+    """Return a line whose ways lead over an uplink that was just measured."""
+    line = Line()
+    line.yielding = Yielding()
+    assert line.note(1, Delays(rtt_s=0.05, least_s=0.05, arrived_bytes=0), 0.0)
+    return line
+
+
+def test_what_is_relayed_keeps_to_the_rate_that_others_on_the_uplink_do_not_notice() -> None:
+    line = uplink()
+    bench = Bench(1, bytes_per_s=None, line=line)
+    assert line.yielding is not None
+    assert bench.shaper.try_pass(bench.flows[0], 70_000, 0.0)
+    assert not bench.shaper.try_pass(bench.flows[0], 1, 0.0)
+    bench.shaper.wait(bench.flows[0], 0, 1)
+    assert bench.shaper.release(0.0) == []
+    assert bench.shaper.next_deadline() == line.yielding.free_at(0.0)
+    assert 0.9 < line.yielding.free_at(0.0) < 1.2
+
+
+def test_on_a_thin_uplink_a_turn_is_as_short_as_others_need_it() -> None:
+    line = uplink()
+    turn = line.turn_bytes_max(is_far=True)
+    assert turn < line.turn_bytes_max(is_far=False)
+    line.spend(70_000, 0.0, is_far=True)
+    bench = Bench(2, bytes_per_s=None, line=line)
+    assert bench.order((turn // 4, turn), 10) == [0, 0, 0, 0, 1] * 2
 
 
 def test_no_piece_overtakes_one_that_waits() -> None:
