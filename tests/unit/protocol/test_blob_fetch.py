@@ -516,6 +516,16 @@ def test_chunks_of_one_holder_queue_behind_each_other() -> None:
     assert holder.rate_bytes_per_s == pytest.approx(500.0), "while it owes nothing it is not slow"
 
 
+def test_a_chunk_that_comes_at_once_is_measured_as_well() -> None:
+    holder = Holder(ANNA, bytearray(ALL))
+    holder.ask(0, 10.0)
+    assert holder.deliver(0, 1000, 10.01) == pytest.approx(0.01)
+    assert holder.rate_bytes_per_s == pytest.approx(100_000)
+    holder.ask(1, 10.01)
+    assert holder.deliver(1, 1000, 10.01) == 0.0
+    assert holder.rate_bytes_per_s > 100_000
+
+
 def test_of_two_holders_with_room_the_one_that_owes_less_is_asked_first() -> None:
     bench = Bench()
     for peer, index in ((ANNA, 0), (CLEO, 1)):

@@ -37,6 +37,22 @@ def claim(
     return Claim(key, epoch, incarnation, signature, left, doubt, accusers)  # type: ignore[arg-type]
 
 
+class Trusting:
+    """The notary of peer 0, that takes any claim of others for signed."""
+
+    public_key = PEERS[0].public_key
+    sign = PEERS[0].sign
+
+    def check(self, claim: Claim) -> None:
+        pass
+
+
+def stranger(number: int) -> tuple[PeerId, Claim]:
+    """Return one of very many members, and a claim of it that no key has signed."""
+    key = number.to_bytes(32, "big")
+    return PeerId.from_public_key(key), Claim(key, 1, 0, bytes(64))
+
+
 class Bench:
     """The core of peer 0, its clock, and what it did."""
 

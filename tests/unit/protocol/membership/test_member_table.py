@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Container
 
 import pytest
 
@@ -22,7 +23,7 @@ from swarmnode.protocol.membership.table import (
     without_hearsay,
 )
 from swarmnode.wire.swim import Claim
-from tests.unit.protocol.membership.swim_kit import IDS, PEERS, claim
+from tests.unit.protocol.membership.swim_kit import IDS, PEERS, claim, stranger
 
 K = limits.SWIM_CONFIRMATIONS
 TIMES = SuspicionTimes.for_swarm(100)
@@ -217,15 +218,24 @@ def test_a_member_is_found_by_its_key_as_by_its_id() -> None:
     assert table.claim_of(IDS[2]) == claim(2)
 
 
-def test_of_a_suspect_that_made_room_for_another_no_suspicion_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "SWIM_MEMBERS_MAX", 2)
-    table = table_of(1)
-    assert table.add(IDS[2], claim(2), 5.0) is not None
-    suspect(table, 2, 10.0, is_certain=True)
-    assert table.add(IDS[3], claim(3), 20.0) is not None
-    assert {member.peer for member in table} == {IDS[1], IDS[3]}
+def full_table(*numbers: int, silent: Container[int] = ()) -> MemberTable:
+    """Return one in which these, which are the oldest, and many others have all places."""
+    table = MemberTable(random.Random(1))
+    for number in numbers:
+        table.add(IDS[number], claim(number), float(number), is_met=number not in silent)
+    for number in range(limits.SWIM_MEMBERS_MAX - len(numbers)):
+        peer, word = stranger(number)
+        assert table.add(peer, word, 100.0, is_met=True) is not None
+    assert len(table) == limits.SWIM_MEMBERS_MAX
+    return table
+
+
+def test_of_a_suspect_that_made_room_for_another_no_suspicion_is_left() -> None:
+    table = full_table(2, silent={2})
+    suspect(table, 2, 110.0, is_certain=True)
+    assert table.add(IDS[3], claim(3), 120.0) is not None
+    assert IDS[2] not in table
+    assert IDS[3] in table
     assert table.next_suspicion_end == math.inf
     assert table.overdue(1e9) == []
 
@@ -235,29 +245,21 @@ def test_of_a_suspect_that_made_room_for_another_no_suspicion_is_left(
     [((1, 2), (), 1), ((2,), (1,), 2), ((), (2, 3), 2), ((), (3, 1), 1)],
 )
 def test_a_full_table_forgets_the_longest_gone_or_else_the_longest_silent(
-    monkeypatch: pytest.MonkeyPatch,
-    gone: tuple[int, ...],
-    silent: tuple[int, ...],
-    forgotten: int,
+    gone: tuple[int, ...], silent: tuple[int, ...], forgotten: int
 ) -> None:
-    monkeypatch.setattr(limits, "SWIM_MEMBERS_MAX", 3)
-    table = MemberTable(random.Random(1))
-    for number in (1, 2, 3):
-        table.add(IDS[number], claim(number), float(number), is_met=number not in silent)
+    table = full_table(1, 2, 3, silent=silent)
     for number in gone:
-        table.set_state(member_of(table, number), MemberState.LEFT, 10.0 + number)
-    assert table.add(IDS[5], claim(5), 20.0, is_met=True) is not None
+        table.set_state(member_of(table, number), MemberState.LEFT, 110.0 + number)
+    assert table.add(IDS[5], claim(5), 120.0, is_met=True) is not None
     assert IDS[forgotten] not in table
-    assert len(table) == 3
+    assert len(table) == limits.SWIM_MEMBERS_MAX
 
 
-def test_a_full_table_of_members_that_were_met_takes_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "SWIM_MEMBERS_MAX", 2)
-    table = table_of(1, 2)
-    assert table.add(IDS[3], claim(3), 20.0, is_met=True) is None
-    assert {member.peer for member in table} == {IDS[1], IDS[2]}
+def test_a_full_table_of_members_that_were_met_takes_no_other() -> None:
+    table = full_table()
+    assert table.add(IDS[3], claim(3), 120.0, is_met=True) is None
+    assert IDS[3] not in table
+    assert len(table) == limits.SWIM_MEMBERS_MAX
 
 
 def test_only_those_dead_are_called_that_were_met() -> None:
@@ -407,22 +409,23 @@ def test_the_newest_word_of_one_that_others_tell_of_is_kept() -> None:
     assert len(hearsay) == 0
 
 
-def test_who_told_of_most_gives_up_its_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SWIM_HEARSAY_MAX", 4)
+def test_who_told_of_most_gives_up_its_oldest() -> None:
     hearsay = Hearsay()
-    for number, teller in ((1, 7), (2, 8), (3, 8), (4, 8)):
-        hearsay.note(IDS[number], claim(number), IDS[teller])
-    assert len(hearsay) == 4
+    many = [stranger(number) for number in range(limits.SWIM_HEARSAY_MAX)]
+    hearsay.note(IDS[1], claim(1), IDS[7])
+    for peer, word in many[:-1]:
+        hearsay.note(peer, word, IDS[8])
+    assert len(hearsay) == limits.SWIM_HEARSAY_MAX
     hearsay.note(IDS[5], claim(5), IDS[7])
-    assert len(hearsay) == 4
-    assert hearsay.take(IDS[2]) is None
-    assert hearsay.take(IDS[5]) == claim(5)
+    assert len(hearsay) == limits.SWIM_HEARSAY_MAX
+    assert hearsay.take(many[0][0]) is None
+    assert hearsay.take(many[1][0]) == many[1][1]
     assert hearsay.take(IDS[1]) == claim(1)
-    assert hearsay.take(IDS[3]) == claim(3)
-    for number, teller in ((6, 7), (1, 7), (5, 7), (2, 8)):
-        hearsay.note(IDS[number], claim(number), IDS[teller])
-    assert len(hearsay) == 4
-    assert hearsay.take(IDS[6]) is None, "now the other one has told of most"
+    assert hearsay.take(IDS[5]) == claim(5)
+    assert len(hearsay) == limits.SWIM_HEARSAY_MAX - 3
+    for peer, _ in many:
+        hearsay.take(peer)
+    assert len(hearsay) == 0
 
 
 # --- rumours ----------------------------------------------------------------------------------

@@ -17,10 +17,12 @@ from tests.unit.protocol.membership.swim_kit import (
     IDS,
     SHORTEST_S,
     Bench,
+    Trusting,
     changes,
     claim,
     made_up,
     sent,
+    stranger,
 )
 
 PERIOD_S, ACK_S = limits.SWIM_PERIOD_S, limits.SWIM_ACK_S
@@ -134,19 +136,26 @@ def test_views_are_compared_with_one_member_now_and_then(
     assert compared_at[:2] == pytest.approx([first, first + interval_s])
 
 
-@pytest.mark.parametrize("n_news", [3, 4])
+def crowded_bench(n_members: int) -> Bench:
+    """Return a core that so many members have told that they are there, itself included."""
+    bench = Bench(3, notary=Trusting(), rng=Drawn(LATEST))
+    for number in range(n_members - 3):
+        peer, word = stranger(number)
+        bench.feed(events.Received(peer, Sync(wants_reply=False, claims=(word,))))
+    assert len(bench.core.live_members()) == n_members - 1
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("n_news", "n_syncs"), [(limits.SWIM_NEWS_MAX, 0), (limits.SWIM_NEWS_MAX + 1, 1)]
+)
 def test_with_more_news_than_pings_carry_views_are_compared_in_every_period(
-    monkeypatch: pytest.MonkeyPatch, n_news: int
+    n_news: int, n_syncs: int
 ) -> None:
-    bench = bench_at(LATEST, 3)
-    send_all_news(bench)
-    for number in range(3, 3 + n_news):
-        bench.hear(claim(number), sender=number)
-    monkeypatch.setattr(limits, "SWIM_NEWS_MAX", 3)
+    bench = crowded_bench(n_news)
     assert bench.core.statistics().rumours == n_news
     bench.next_ping()
-    n_syncs = len(sent(bench.advance(PERIOD_S), Sync))
-    assert n_syncs == (1 if n_news > limits.SWIM_NEWS_MAX else 0)
+    assert len(sent(bench.advance(PERIOD_S), Sync)) == n_syncs
 
 
 def test_a_node_that_is_unwell_probes_less_often_and_waits_longer() -> None:
@@ -504,35 +513,29 @@ def keys_of(claims: tuple[Claim, ...]) -> list[PeerId]:
     return [PeerId.from_public_key(each.key) for each in claims]
 
 
-def test_a_page_is_filled_to_the_last_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SWIM_SYNC_CLAIMS_MAX", 5)
-    bench = bench_at(0.5, 9)
-    [(_, page)] = sent(bench.feed(events.Contact(IDS[1])), Sync)
-    assert isinstance(page, Sync)
-    assert keys_of(page.claims)[0] == IDS[0]
-    assert len(page.claims) == 5
-    suspect(bench, 1)
-    [(_, page)] = sent(bench.feed(events.Contact(IDS[1])), Sync)
-    assert isinstance(page, Sync)
-    assert page.claims[1] == claim(1, doubt="suspect", by=(8,))
-    assert len(page.claims) == 5
+def test_a_page_is_filled_to_the_last_claim() -> None:
+    bench = crowded_bench(limits.SWIM_SYNC_CLAIMS_MAX + 2)
+    for said in ((), (claim(1, doubt="suspect", by=(8,)),)):
+        bench.hear(*said)
+        [(_, page)] = sent(bench.feed(events.Contact(IDS[1])), Sync)
+        assert isinstance(page, Sync)
+        assert keys_of(page.claims)[0] == IDS[0]
+        assert page.claims[1 : 1 + len(said)] == said
+        assert len(page.claims) == limits.SWIM_SYNC_CLAIMS_MAX
 
 
-def test_a_ping_is_filled_with_news_to_the_last_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = bench_at(0.5, 9)
-    monkeypatch.setattr(limits, "SWIM_NEWS_MAX", 5)
+def test_a_ping_is_filled_with_news_to_the_last_claim() -> None:
+    bench = crowded_bench(limits.SWIM_NEWS_MAX + 2)
     _, ping = bench.next_ping()
     assert keys_of(ping.news)[0] == IDS[0]
-    assert len(set(keys_of(ping.news))) == len(ping.news) == 5
-    [(_, ack)] = sent(bench.receive(1, Ping(1, ())), Ack)
-    assert isinstance(ack, Ack)
-    assert IDS[1] not in keys_of(ack.news)
-    assert len(ack.news) == 4
+    assert len(set(keys_of(ping.news))) == len(ping.news) == limits.SWIM_NEWS_MAX
+    news = news_for(bench, 1)
+    assert IDS[1] not in keys_of(news)
+    assert len(news) == limits.SWIM_NEWS_MAX - 1
     suspect(bench, 1)
-    [(_, ack)] = sent(bench.receive(1, Ping(1, ())), Ack)
-    assert isinstance(ack, Ack)
-    assert ack.news[0] == claim(1, doubt="suspect", by=(8,))
-    assert len(ack.news) == 4
+    news = news_for(bench, 1)
+    assert news[0] == claim(1, doubt="suspect", by=(8,))
+    assert len(news) == limits.SWIM_NEWS_MAX - 1
 
 
 def news_for(bench: Bench, number: int) -> tuple[Claim, ...]:
