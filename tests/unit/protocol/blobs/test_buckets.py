@@ -12,9 +12,9 @@ SOON = 1e-5
 
 
 def test_a_bucket_without_a_burst_of_its_own_has_that_of_blobs() -> None:
-    bucket = TokenBucket(7.0)
-    assert bucket.has(7 * limits.BLOB_BURST_S, 0.0)
-    assert not bucket.has(7 * limits.BLOB_BURST_S + 0.1, 50.0)
+    bucket = TokenBucket(7.5)
+    assert bucket.has(7.5 * limits.BLOB_BURST_S, 0.0)
+    assert not bucket.has(7.5 * limits.BLOB_BURST_S + 0.1, 50.0)
 
 
 def test_one_taking_may_overdraw_it_and_no_second_one_before_it_is_paid() -> None:
