@@ -506,6 +506,14 @@ def test_one_that_is_gone_and_was_never_met_comes_back_by_itself_or_if_there_is_
     assert bench.state(2) is MemberState.ALIVE
 
 
+def test_members_that_find_no_room_among_those_that_are_there_are_counted() -> None:
+    bench = crowded_bench(limits.SWIM_MEMBERS_MAX + 1)
+    for n_refused in (1, 2):
+        assert bench.hear(claim(5), sender=5) == []
+        assert bench.core.statistics().table_full_total == n_refused
+    assert bench.state(5) is None
+
+
 # --- pages and news ---------------------------------------------------------------------------
 
 

@@ -104,6 +104,21 @@ def test_a_relay_without_bytes_is_full_whatever_else_it_has() -> None:
     assert isinstance(answer, Reserved)
     assert answer.load == 1, "an hour's part is there"
     assert relay.core.try_pass(circuit, 1, 0.0)
+    for now, load in ((0.0, 100), (0.5, 100), (1.0, 1)):
+        relay.now = now
+        answer = relay.reserve(B)
+        assert isinstance(answer, Reserved)
+        assert answer.load == load
+
+
+def test_a_relay_with_one_place_or_one_circuit_is_full_when_it_is_taken() -> None:
+    relay = Relay(Quota(reservations_max=1))
+    answer = relay.reserve(B)
+    assert isinstance(answer, Reserved)
+    assert answer.load == 100
+    relay = Relay(quota(circuits_max=1))
+    relay.reserve(B)
+    relay.open(A, B)
     answer = relay.reserve(B)
     assert isinstance(answer, Reserved)
     assert answer.load == 100
@@ -111,7 +126,7 @@ def test_a_relay_without_bytes_is_full_whatever_else_it_has() -> None:
 
 @pytest.mark.parametrize(
     ("circuits_max", "n_places", "circuits"),
-    [(64, 1, 16), (64, 8, 16), (64, 9, 14), (64, 32, 4), (64, 64, 2), (3, 20, 2)],
+    [(5, 1, 10), (64, 1, 16), (64, 8, 16), (64, 9, 14), (64, 32, 4), (64, 64, 2), (3, 20, 2)],
 )
 def test_each_peer_is_told_an_even_part_of_the_circuits(
     circuits_max: int, n_places: int, circuits: int
@@ -222,6 +237,8 @@ def test_without_bytes_a_circuit_is_refused_until_an_hours_part_is_there(whose: 
     assert refusal.code == "quota"
     assert refusal.reason.startswith(reason)
     assert refusal.retry_s == 11
+    relay.now = 9.5
+    assert relay.refusal(A, B).retry_s == 1
     relay.now = 10.0
     assert isinstance(relay.ask(A, B), events.Offer)
 
