@@ -124,6 +124,18 @@ def test_a_relay_with_one_place_or_one_circuit_is_full_when_it_is_taken() -> Non
     assert answer.load == 100
 
 
+def test_a_relay_is_never_more_than_full() -> None:
+    relay = Crowd(2)
+    relay.connect(0, 1)
+    relay.connect(0, 1)
+    relay.now = 20.0
+    relay.use_all()
+    assert isinstance(relay.ask(peer(4), peer(5)), events.Offer), "a third one is under way"
+    answer = relay.reserve(peer(0))
+    assert isinstance(answer, Reserved)
+    assert answer.load == 100
+
+
 @pytest.mark.parametrize(
     ("circuits_max", "n_places", "circuits"),
     [(5, 1, 10), (64, 1, 16), (64, 8, 16), (64, 9, 14), (64, 32, 4), (64, 64, 2), (3, 20, 2)],
