@@ -446,6 +446,7 @@ def test_silence_is_counted_from_when_a_holder_begins_to_owe() -> None:
 def test_every_chunk_is_counted_where_it_is() -> None:
     bench = Bench(stored=frozenset({0}))
     [one, two] = asked(bench.feed(events.HolderFound(ANNA, ALL)), ANNA)
+    assert bench.core.statistics().stored == 1
     [three] = asked(bench.arrive(ANNA, one), ANNA)
     bench.arrive(ANNA, two)
     bench.feed(events.ChunkStored(one))
