@@ -224,7 +224,6 @@ class Flow:
     waiting: deque[tuple[int, int]] = field(default_factory=deque)  # (side, bytes)
     deficit_bytes: int = 0
     has_turn: bool = False
-    is_gone: bool = False
 
 
 class Shaper:
@@ -271,10 +270,8 @@ class Shaper:
 
     def drop(self, flow: Flow) -> None:
         """Forget what waits of a circuit that is over."""
-        flow.is_gone = True
-        flow.waiting.clear()
-        self._ring = deque(each for each in self._ring if not each.is_gone)
-        self._aside = [each for each in self._aside if not each.is_gone]
+        self._ring = deque(each for each in self._ring if each is not flow)
+        self._aside = [each for each in self._aside if each is not flow]
 
     def release(self, now: float) -> list[tuple[Flow, int]]:
         """Return (flow, side) of the pieces that pass now, in order."""
