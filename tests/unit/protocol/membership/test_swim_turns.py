@@ -7,7 +7,7 @@ import random
 import pytest
 
 from swarmnode import limits
-from swarmnode.errors import LocalProtocolError
+from swarmnode.errors import AuthenticationFailed, LocalProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.membership import swim_events as events
 from swarmnode.protocol.membership.health import SuspicionTimes
@@ -15,6 +15,7 @@ from swarmnode.protocol.membership.swim_events import Changed, MemberState, Send
 from swarmnode.wire.swim import Ack, Claim, Nack, Ping, PingRequest, Sync
 from tests.unit.protocol.membership.swim_kit import (
     IDS,
+    PEERS,
     SHORTEST_S,
     Bench,
     Trusting,
@@ -597,6 +598,21 @@ def test_a_question_is_answered_by_what_it_asks() -> None:
     assert isinstance(page, Sync)
     assert (page.wants_reply, page.digest) == (True, None)
     assert sorted(keys_of(page.claims)) == sorted(IDS[:4])
+
+
+def test_that_another_has_our_key_is_believed_only_of_what_that_key_has_signed() -> None:
+    bench = bench_at(0.5, 3)
+    key = PEERS[0].public_key
+    for forged in (
+        Claim(key, 9, 0, bytes(64)),
+        Claim(key, 1, 7, bytes(64)),
+        Claim(key, 1, 0, bytes(64), "bye"),
+    ):
+        with pytest.raises(AuthenticationFailed, match="claim of member") as caught:
+            bench.hear(forged)
+        assert caught.value.peer == str(IDS[1])
+        assert bench.core.poll_effects() == []
+    assert bench.hear(Claim(key, 1, 0, bytes(64))) == [], "no more than what we say ourselves"
 
 
 def test_everything_is_counted() -> None:
