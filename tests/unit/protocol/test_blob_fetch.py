@@ -404,7 +404,7 @@ def test_a_bandwidth_limit_holds_back_what_it_cannot_pay_for() -> None:
     assert bench.core.next_deadline() == pytest.approx(11.0 + limits.BLOB_IDLE_S, abs=1e-4)
 
 
-def test_bandwidth_that_no_holder_has_room_for_wakes_nobody() -> None:
+def test_bandwidth_that_no_holder_has_room_for_sets_no_deadline() -> None:
     bench = Bench(bucket=TokenBucket(1.0, 0.0))
     assert len(asked(bench.feed(events.HolderFound(ANNA, ALL)), ANNA)) == 1
     assert len(asked(bench.advance(), ANNA)) == 1

@@ -510,6 +510,19 @@ def test_unmet_members_are_dialled_while_few_sessions_go_through_relays() -> Non
     assert set(first).isdisjoint(bench.dialled()), "those that were met are not sought"
 
 
+def test_dials_through_relays_that_are_under_way_take_circuits_and_each_only_one() -> None:
+    bench, _members = crowd()
+    first = bench.dialled()
+    assert len(first) == limits.RELAYED_MEETINGS_MAX
+    bench.now += limits.RELAYED_LOOK_S
+    assert bench.dialled() == []
+    for each in first[1:]:  # these dials have not ended yet
+        bench.book.handle(SessionOpened(each, is_relayed=True), bench.now)
+    bench.book.handle(DialEnded(first[0]), bench.now)
+    bench.now += 2 * limits.RELAYED_LOOK_S
+    assert len(bench.dialled()) == 1
+
+
 def test_who_is_sought_is_dialled_at_once_up_to_all_circuits_that_there_are() -> None:
     n_circuits = limits.RELAYED_MEETINGS_MAX + 1
     bench, members = crowd(n_circuits + 2)
