@@ -311,6 +311,34 @@ def test_only_so_many_that_others_tell_of_are_asked_in_a_period() -> None:
     assert len(set(seqs)) == len(seqs)
 
 
+def test_one_that_answers_when_it_is_asked_has_been_met_and_others_hear_of_it() -> None:
+    bench = bench_at(0.5, 2)
+    bench.hear(claim(2), claim(3))
+    bench.receive(3, Ack(1, ()))
+    [(_, page)] = sent(bench.feed(events.Contact(IDS[7])), Sync)
+    assert isinstance(page, Sync)
+    assert sorted(keys_of(page.claims)) == sorted((IDS[0], IDS[1], IDS[3]))
+
+
+class Counting(Trusting):
+    """Counts the claims that are checked, which cost more than all else."""
+
+    n_checks = 0
+
+    def check(self, claim: Claim) -> None:
+        self.n_checks += 1
+
+
+def test_a_version_that_is_known_is_not_checked_again() -> None:
+    notary = Counting()
+    bench = Bench(3, notary=notary)
+    assert notary.n_checks == 2
+    bench.hear(claim(1), claim(2, doubt="suspect", by=(8,)), claim(0, doubt="suspect"))
+    assert notary.n_checks == 2
+    bench.hear(claim(1, 1, 1))
+    assert notary.n_checks == 3
+
+
 def test_one_that_finds_a_place_after_all_is_asked_no_more_than_other_members() -> None:
     bench = bench_at(0.5, 2)
     bench.hear(claim(2), claim(3))
