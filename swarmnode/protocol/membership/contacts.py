@@ -163,15 +163,15 @@ class Entry:
     """What we know of one peer. Read it, never change it from outside."""
 
     peer: PeerId
+    heard_at: float
+    dial_at: float
     addresses: tuple[str, ...] = ()
     heard: tuple[str, ...] = ()  # on the LAN or in the DHT
     hinted: tuple[str, ...] = ()  # of the link
-    heard_at: float = 0.0
     is_gone: bool = False
     connected: bool = False
     dialling: bool = False
     failures: int = 0
-    dial_at: float = 0.0
     hastened_at: float = -math.inf  # when it was last dialled for another address
     is_relayed: bool = False  # the session that there is, or was last
     is_met: bool = False

@@ -224,7 +224,6 @@ class Flow:
     waiting: deque[tuple[int, int]] = field(default_factory=deque)  # (side, bytes)
     deficit_bytes: int = 0
     has_turn: bool = False
-    is_gone: bool = False
 
 
 class Shaper:
@@ -271,10 +270,8 @@ class Shaper:
 
     def drop(self, flow: Flow) -> None:
         """Forget what waits of a circuit that is over."""
-        flow.is_gone = True
-        flow.waiting.clear()
-        self._ring = deque(each for each in self._ring if not each.is_gone)
-        self._aside = [each for each in self._aside if not each.is_gone]
+        self._ring = deque(each for each in self._ring if each is not flow)
+        self._aside = [each for each in self._aside if each is not flow]
 
     def release(self, now: float) -> list[tuple[Flow, int]]:
         """Return (flow, side) of the pieces that pass now, in order."""
@@ -314,7 +311,7 @@ class Shaper:
 
     def _quantum_bytes(self, flow: Flow) -> int:
         """Return the bytes of a turn: on a thin line 256 KiB of one would silence all others."""
-        largest_bytes = max((n_bytes for _side, n_bytes in flow.waiting), default=0)
+        largest_bytes = max(n_bytes for _side, n_bytes in flow.waiting)
         return min(_QUANTUM_BYTES, max(self._line.turn_bytes_max(is_far=True), largest_bytes))
 
     def _may_go_on(self, flow: Flow, now: float) -> bool:
