@@ -4,8 +4,8 @@ One comparison, operator, number, call or result is changed in a process of its 
 turn red, within a time limit: one of those that run the block, as ``--reach`` has it
 (``reach.py``). Which of all mutants are tried follows from the seed. Verdicts are kept in a file,
 and those that it has are not asked for again. It fails if fewer than KILLED_SHARE_MIN are killed;
-those that change nothing that counts stand in ``EQUIVALENT`` of ``sampled_reasons.py``, with the
-reason, and are left out.
+those that change nothing that counts stand in ``equivalent.tsv``, with the reason, and are left
+out.
 """
 
 from __future__ import annotations
