@@ -28,7 +28,7 @@ from swarmnode.protocol.gossip.group_events import (
     Witnessed,
     plan_id,
 )
-from swarmnode.protocol.gossip.witnesses import witnessed_by
+from swarmnode.protocol.gossip.witnesses import kept_mean, witnessed_by
 from swarmnode.wire.exchange import group as wire
 from tests.kits.group_kit import (
     GID,
@@ -54,6 +54,13 @@ def want(at: OneMember, shares: tuple[int, ...], sums: tuple[int, ...]) -> wire.
     return wire.Want(GID, at.plan, shares, sums)
 
 
+def begun_anew(view: tuple[PeerId, ...]) -> list[Effect]:
+    """Return what the first of a view does when the plan is over that view: nothing is kept."""
+    plan = plan_id(GID, view)
+    asked = [Send(peer, wire.Want(GID, plan, (0,), (n,))) for n, peer in enumerate(view) if n]
+    return [UsePlan(GID, plan, len(view), view), *asked]
+
+
 # --- what is asked for ------------------------------------------------------------------------
 
 
@@ -62,7 +69,7 @@ def test_when_all_have_agreed_each_is_asked_for_its_share_of_the_own_piece_and_f
 ):
     at = OneMember(3, own=1)
     assert at.agree(0.1)[-3:] == [
-        UsePlan(GID, at.plan, 3),
+        UsePlan(GID, at.plan, 3, (A, B, C)),
         Send(A, want(at, (1,), (0,))),
         Send(C, want(at, (1,), (2,))),
     ]
@@ -71,12 +78,12 @@ def test_when_all_have_agreed_each_is_asked_for_its_share_of_the_own_piece_and_f
 def test_there_are_no_more_pieces_than_the_vector_has_and_then_not_all_make_one() -> None:
     first, last = (OneMember(3, own, pieces_max=2) for own in (0, 2))
     assert first.agree(0.1)[-3:] == [
-        UsePlan(GID, first.plan, 2),
+        UsePlan(GID, first.plan, 2, (A, B, C)),
         Send(B, want(first, (0,), (1,))),
         Send(C, want(first, (0,), ())),
     ]
     assert last.agree(0.1)[-3:] == [
-        UsePlan(GID, last.plan, 2),
+        UsePlan(GID, last.plan, 2, (A, B, C)),
         Send(A, want(last, (), (0,))),
         Send(B, want(last, (), (1,))),
     ]
@@ -154,7 +161,7 @@ def test_what_is_wanted_under_another_plan_is_not_given() -> None:
     assert at.want(B, (1,), (), 0.4) == [SendShare(GID, B, at.plan, 1, WEIGHT)], "it flushes"
     told = at.flush(B, view=(A, B), now=0.5)
     two = plan_id(GID, (A, B))
-    assert told[0] == UsePlan(GID, two, 2)
+    assert told[0] == UsePlan(GID, two, 2, (A, B))
     assert not any(isinstance(each, SendShare) for each in told)
     assert at.want(B, (1,), (), 0.6, plan=two) == [SendShare(GID, B, two, 1, WEIGHT)]
 
@@ -202,19 +209,21 @@ def test_a_share_is_taken_if_it_was_asked_for_and_once() -> None:
     assert at.core.expects(C, asked)
 
 
-def test_a_sum_is_taken_of_any_member_if_it_is_not_here() -> None:
+def test_a_sum_is_taken_of_the_member_that_makes_it_if_it_is_not_here() -> None:
     at = OneMember(3)
     message = wire.Sum(GID, at.plan, 1)
     assert not at.core.expects(B, message)
     at.agree(0.1)
     assert at.core.expects(B, message)
-    assert at.core.expects(C, message)
+    assert not at.core.expects(C, message)
     assert not at.core.expects(D, message)
     assert not at.core.expects(B, wire.Sum(GID, OTHER_PLAN, 1))
+    assert not at.core.expects(B, wire.Sum(GID, at.plan, 0)), "it is made here"
+    assert at.sum(C, 1, 0.2) == at.sum(B, 0, 0.2) == DONE
     assert at.sum(B, 1, 0.2, plan=OTHER_PLAN) == DONE
     assert at.sum(B, 1, 0.2) == [KeepSum(GID, at.plan, 1)]
     assert not at.core.expects(B, message)
-    assert at.sum(C, 1, 0.3) == DONE
+    assert at.sum(B, 1, 0.3) == DONE
 
 
 # --- what is made of it -----------------------------------------------------------------------
@@ -270,7 +279,7 @@ def test_while_the_view_changes_nothing_is_prepared() -> None:
     assert at.feed(PeerLost(C), 0.4) == at.tell(wire.Flush(GID, raw((A, B)), ()), B)
     assert at.assembled(0.5) == DONE
     told = at.flush(B, view=(A, B), now=0.6)
-    assert told[0] == UsePlan(GID, plan_id(GID, (A, B)), 2)
+    assert told[0] == UsePlan(GID, plan_id(GID, (A, B)), 2, (A, B))
     assert said(told, wire.Prepared) == []
 
 
@@ -344,11 +353,37 @@ def test_a_run_that_the_others_finished_otherwise_is_given_up(is_prepared: bool)
     assert len(outcomes(at.hear(B, wire.Finished(GID, OTHER_PLAN, RESULT), 0.2))) == 1
 
 
-def test_two_hashes_of_one_mean_end_the_run() -> None:
-    at = OneMember(3)
+def hear_results(at: OneMember, n_others: int) -> list[Effect]:
+    """So many, the last ones, say that the mean is another one; all others say what this does."""
+    for n, peer in enumerate(reversed(at.others)):
+        told = at.prepared(peer, 0.2, result=OTHER_RESULT if n < n_others else RESULT)
+    return told
+
+
+@pytest.mark.parametrize(("n", "n_others"), [(3, 1), (4, 1), (5, 2), (8, 3)])
+def test_those_whose_result_more_than_half_have_go_on_without_the_others(
+    n: int, n_others: int
+) -> None:
+    at = OneMember(n)
     at.prepare(0.1)
-    at.prepared(B, 0.2)
-    told = at.prepared(C, 0.3, result=OTHER_RESULT)
+    told = hear_results(at, n_others)
+    same, others = at.others[:-n_others], at.others[-n_others:]
+    view = (A, *same)
+    assert told == [
+        *at.tell(wire.Leave(GID, "left out of the view"), *others),
+        *at.tell(wire.Flush(GID, raw(view), raw(at.members)), *same),
+    ]
+    told = at.flush(*same, view=view, prepared=at.members, now=0.3)
+    (commit,) = outcomes(told)
+    assert isinstance(commit, Commit)
+    assert (commit.contributors, commit.result) == (at.members, RESULT)
+
+
+@pytest.mark.parametrize(("n", "n_others"), [(2, 1), (3, 2), (4, 2), (5, 3), (8, 4)])
+def test_where_half_have_another_result_the_run_ends(n: int, n_others: int) -> None:
+    at = OneMember(n)
+    at.prepare(0.1)
+    told = hear_results(at, n_others)
     why = "the hashes of the mean differ: one of the members is faulty"
     assert told == [*at.tell(wire.Leave(GID, why)), Abort(GID, why, True)]
 
@@ -368,18 +403,57 @@ def test_where_this_side_fails_the_others_are_told_as_much_of_it_as_a_word_may_h
 # --- what was prepared --------------------------------------------------------------------------
 
 
-def test_a_mean_that_one_has_prepared_is_kept_when_another_dies() -> None:
-    at = OneMember(3)
+def hear_claims(at: OneMember, n_claims: int, now: float) -> list[Effect]:
+    """The last is lost; so many others, the first ones, say that they hold the mean over all."""
+    *rest, lost = at.others
+    at.feed(PeerLost(lost), now)
+    for n, peer in enumerate(rest):
+        prepared = at.members if n < n_claims else ()
+        told = at.flush(peer, view=at.members[:-1], prepared=prepared, now=now)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("n", "n_least"), [(1, 1), (2, 2), (3, 3), (4, 3), (7, 6), (8, 6), (11, 9), (12, 9)]
+)
+def test_of_a_view_all_but_a_quarter_have_to_claim_the_same_mean(n: int, n_least: int) -> None:
+    for other in ((), (A, C)):
+        fewer = [(A, B)] * (n_least - 1) + [other] * (n - n_least)
+        assert kept_mean([(A, B), *fewer]) == kept_mean([*fewer, (A, B)]) == (A, B)
+        assert kept_mean([(), *fewer]) == kept_mean([*fewer, ()]) == ()
+
+
+@pytest.mark.parametrize(("n", "n_holders"), [(2, 2), (3, 3), (4, 3), (4, 4), (5, 4), (7, 6)])
+def test_a_mean_that_all_but_a_quarter_of_the_view_have_prepared_is_kept_when_another_dies(
+    n: int, n_holders: int
+) -> None:
+    at = OneMember(n + 1)
     at.prepare(0.1)
-    told = at.feed(PeerLost(C), 0.2)
-    assert told == [Send(B, wire.Flush(GID, raw((A, B)), raw((A, B, C))))]
-    told = at.flush(B, view=(A, B), now=0.3)
-    assert told == [Send(B, wire.Prepared(GID, at.plan, RESULT))]
-    assert at.want(B, (), (0, 1, 2), 0.4) == [SendSum(GID, B, at.plan, p) for p in range(3)]
-    told = at.prepared(B, 0.5)
+    assert hear_claims(at, n_holders - 1, 0.2) == [
+        *at.tell(wire.Prepared(GID, at.plan, RESULT), *at.others[:-1])
+    ]
+    last, everything = at.others[-2], range(n + 1)
+    told = at.want(last, (), everything, 0.3)
+    assert told == [SendSum(GID, last, at.plan, piece) for piece in everything]
+    for peer in at.others[:-1]:
+        told = at.prepared(peer, 0.4)
     (commit,) = outcomes(told)
     assert isinstance(commit, Commit)
-    assert commit.contributors == (A, B, C)
+    assert commit.contributors == at.members
+
+
+@pytest.mark.parametrize(("n", "n_holders"), [(2, 1), (3, 2), (4, 2), (5, 3), (7, 5)])
+def test_a_mean_that_fewer_have_prepared_is_given_up_when_another_dies(
+    n: int, n_holders: int
+) -> None:
+    at = OneMember(n + 1)
+    at.prepare(0.1)
+    assert hear_claims(at, n_holders - 1, 0.2) == begun_anew(at.members[:-1])
+    assert at.want(B, (), (0,), 0.3) == DONE
+    for peer in at.others[:-1]:
+        assert at.prepared(peer, 0.3) == DONE
+    (abort,) = outcomes(at.feed(Failed(GID, "x"), 0.4))
+    assert abort == Abort(GID, "local: x", False), "nor is it in doubt"
 
 
 def test_what_a_dead_member_had_prepared_does_not_count_for_the_living() -> None:
@@ -387,8 +461,15 @@ def test_what_a_dead_member_had_prepared_does_not_count_for_the_living() -> None
     at.prepare(0.1)
     at.prepared(C, 0.2)
     at.feed(PeerLost(C), 0.3)
-    at.flush(B, view=(A, B), now=0.4)
+    assert outcomes(at.flush(B, view=(A, B), prepared=(A, B, C), now=0.4)) == []
     assert len(outcomes(at.prepared(B, 0.5))) == 1
+    at = OneMember(5)
+    at.prepare(0.1)
+    at.feed(PeerLost(E), 0.2)
+    at.flush(D, view=(A, B, C, D), prepared=at.members, now=0.3)
+    at.feed(PeerLost(D), 0.4)
+    at.flush(B, view=(A, B, C), prepared=at.members, now=0.5)
+    assert at.flush(C, view=(A, B, C), now=0.5) == begun_anew((A, B, C))
 
 
 def made_own_piece(n: int) -> OneMember:
@@ -405,67 +486,48 @@ def made_own_piece(n: int) -> OneMember:
 def test_who_lacks_a_mean_that_others_have_prepared_asks_these_for_its_sums_in_turn() -> None:
     at = made_own_piece(5)
     at.sum(E, 4, 0.2)
-    at.feed(PeerLost(E), 0.3)
-    view = (A, B, C, D)
-    at.flush(B, view=view, prepared=at.members, now=0.4)
-    at.flush(D, view=view, now=0.4)
-    told = at.flush(C, view=view, prepared=at.members, now=0.5)
-    assert told == [
-        Send(B, want(at, (), (2,))),
-        Send(C, want(at, (), (1, 3))),
+    assert hear_claims(at, 3, 0.3) == [
+        Send(B, want(at, (), (3,))),
+        Send(C, want(at, (), (1,))),
+        Send(D, want(at, (), (2,))),
     ], "what is here is kept, and no share is asked for"
-    assert at.sum(B, 2, 0.6) == [KeepSum(GID, at.plan, 2)]
-    assert at.sum(C, 1, 0.6) == [KeepSum(GID, at.plan, 1)]
-    assert at.sum(C, 3, 0.7) == [KeepSum(GID, at.plan, 3), Assemble(GID, at.plan)]
-    assert at.assembled(0.8) == at.tell(wire.Prepared(GID, at.plan, RESULT), B, C, D)
+    assert at.sum(B, 1, 0.4) == at.sum(D, 3, 0.4) == DONE, "who made it has no say now"
+    assert at.sum(C, 1, 0.4) == [KeepSum(GID, at.plan, 1)]
+    assert at.sum(D, 2, 0.4) == [KeepSum(GID, at.plan, 2)]
+    assert at.sum(B, 3, 0.5) == [KeepSum(GID, at.plan, 3), Assemble(GID, at.plan)]
+    assert at.assembled(0.6) == at.tell(wire.Prepared(GID, at.plan, RESULT), B, C, D)
 
 
-def test_one_of_two_that_holds_the_mean_gives_it_to_the_other() -> None:
-    at = made_own_piece(3)
-    at.feed(PeerLost(C), 0.2)
-    told = at.flush(B, view=(A, B), prepared=(A, B, C), now=0.3)
-    assert told == [Send(B, want(at, (), (1, 2)))]
+@pytest.mark.parametrize(("n", "n_holders"), [(2, 1), (3, 2), (4, 2), (5, 3), (7, 5)])
+def test_a_mean_that_too_few_others_have_prepared_is_made_anew_by_who_lacks_it(
+    n: int, n_holders: int
+) -> None:
+    assert hear_claims(made_own_piece(n + 1), n_holders, 0.2) == begun_anew(IDS[:n])
+
+
+def test_who_has_prepared_a_mean_that_is_kept_has_two_stages_to_give_its_sums() -> None:
+    at = made_own_piece(5)
+    hear_claims(at, 3, 0.3)
+    for peer, piece in ((C, 1), (D, 2), (C, 4)):
+        at.sum(peer, piece, 0.4)
     now, told = at.wait_until(lambda each: isinstance(each, HeldRound))
     # Beyond shares, of which none is lacking, there is a stage for sums.
     assert now == 0.3 + 2 * TRANSFER_S
     assert charged(told) == {B: 2 * TRANSFER_S}
 
 
-@pytest.mark.parametrize("prepared", [IDS[:4], IDS[:3], IDS[1:4]], ids=len)
-def test_who_says_that_it_holds_a_mean_to_which_this_node_gave_nothing_is_gone_on_without(
-    prepared: tuple[PeerId, ...],
+@pytest.mark.parametrize(("own", "sources"), [(1, (A, C)), (3, (A, B))], ids=["late", "no piece"])
+def test_a_member_that_has_made_no_piece_takes_the_word_of_those_that_hold_its_mean(
+    own: int, sources: tuple[PeerId, PeerId]
 ) -> None:
-    """Else it would be asked for all of that mean, and could give anything."""
-    at = OneMember(4)
-    at.enlist(now=0.1)
-    told = at.flush(B, prepared=prepared, now=0.2)
-    assert told == at.tell(wire.Flush(GID, raw((A, C, D)), ()), C, D)
-    told = at.flush(C, D, view=(A, C, D), now=0.3)
-    assert told[0] == UsePlan(GID, plan_id(GID, (A, C, D)), 3)
-
-
-@pytest.mark.parametrize("prepared", [IDS[:4], IDS[:3]], ids=len)
-def test_who_says_that_it_holds_another_mean_or_one_of_which_this_node_has_made_nothing_lies(
-    prepared: tuple[PeerId, ...],
-) -> None:
-    at = made_own_piece(4) if prepared == IDS[:3] else OneMember(4)
+    at = OneMember(5, own=own, pieces_max=2)
     at.agree(0.1)
-    at.feed(PeerLost(D), 0.2)
-    told = at.flush(B, view=(A, B, C), prepared=prepared, now=0.3)
-    assert told == [Send(C, wire.Flush(GID, raw((A, C)), ()))]
-
-
-def test_a_member_that_makes_no_piece_takes_the_word_of_one_that_holds_its_mean() -> None:
-    at = OneMember(4, own=2, pieces_max=2)
-    at.agree(0.1)
-    at.feed(PeerLost(D), 0.2)
-    at.flush(A, view=(A, B, C), prepared=at.members, now=0.3)
-    assert at.flush(B, view=(A, B, C), now=0.4) == [Send(A, want(at, (), (0, 1)))]
-    last = OneMember(4, own=1, pieces_max=2)
-    last.agree(0.1)
-    last.feed(PeerLost(D), 0.2)
-    told = last.flush(A, view=(A, B, C), prepared=last.members, now=0.3)
-    assert told == [Send(C, wire.Flush(GID, raw((B, C)), ()))], "its own piece is not made yet"
+    first, second = sources
+    assert hear_claims(at, 3, 0.2) == [
+        Send(first, want(at, (), (0,))),
+        Send(second, want(at, (), (1,))),
+    ]
+    assert at.load(0.3) == DONE, "no piece is made any more"
 
 
 # --- deadlines of the stages --------------------------------------------------------------------
@@ -628,7 +690,15 @@ def test_a_witness_asks_for_what_a_piece_is_made_of_when_it_has_its_sum_and_make
     assert at.feed(Witnessed(GID, at.plan, (hashes[piece],)), 0.8) == at.tell(prepared)
 
 
-def test_a_witness_that_comes_to_something_else_says_who_differ() -> None:
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (RESULT, "a part of the mean differs from its witness's"),
+        (OTHER_RESULT, "the hashes of the mean differ: one of the members is faulty"),
+    ],
+    ids=["one result", "another result"],
+)
+def test_a_witness_that_comes_to_something_else_says_who_differ(result: bytes, why: str) -> None:
     at, piece = own_witness(3)
     for peer in at.others:
         at.share(peer, 0, 0.2)
@@ -641,9 +711,8 @@ def test_a_witness_that_comes_to_something_else_says_who_differ() -> None:
     hashes = (b"0" * 32, b"1" * 32, b"2" * 32)
     at.feed(Assembled(GID, at.plan, RESULT, hashes), 0.6)
     at.feed(Witnessed(GID, at.plan, (b"x" * 32,)), 0.7)
-    at.prepared(B, 0.8)
-    (abort,) = outcomes(at.prepared(C, 0.9))
-    why = "a part of the mean differs from its witness's"
+    at.prepared(B, 0.8, result=result)
+    (abort,) = outcomes(at.prepared(C, 0.9, result=result))
     assert abort == Abort(GID, why, True, ((IDS[piece], A),))
 
 
@@ -652,6 +721,12 @@ def test_who_is_no_witness_or_holds_what_others_had_prepared_makes_nothing_again
     told = at.prepare(0.1)
     assert not any(isinstance(each, Witness) for each in told)
     assert said(told, wire.Prepared) == at.tell(wire.Prepared(GID, at.plan, RESULT))
+    at, _ = own_witness(5)
+    hear_claims(at, 3, 0.2)
+    told = [each for n in range(5) for each in at.sum((B, C, D)[n % 3], n, 0.3)]
+    assert told[-1] == Assemble(GID, at.plan)
+    assert not any(isinstance(each, Witness) for each in told)
+    assert at.assembled(0.4) == at.tell(wire.Prepared(GID, at.plan, RESULT), B, C, D)
 
 
 def test_with_witnesses_shares_of_a_piece_that_is_made_again_have_the_third_stage() -> None:

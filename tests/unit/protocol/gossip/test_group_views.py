@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmnode import limits
+from swarmnode.errors import RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group_events import (
     Abort,
@@ -13,6 +14,8 @@ from swarmnode.protocol.gossip.group_events import (
     PeerLost,
     Send,
     TakePayload,
+    UsePlan,
+    plan_id,
 )
 from swarmnode.wire.exchange import group as wire
 from tests.kits.group_kit import (
@@ -281,3 +284,85 @@ def test_shares_are_waited_for_as_long_as_a_stage_may_last_from_the_last_view_on
     at.flush(now=1.0)
     assert said(at.wait_before(1.0 + TRANSFER_S), wire.Flush) == []
     assert at.core.next_deadline() == 1.0 + TRANSFER_S
+
+
+# --- what no honest member says ---------------------------------------------------------------
+
+NOT_EARLIER = "expected a member to be prepared over an earlier view, or over none"
+ALL, FOUR, THREE = IDS[:5], IDS[:4], IDS[:3]
+
+
+def in_third_view() -> OneMember:
+    """Return a member that has had views of five, of four and of three, and waits for two."""
+    at = OneMember(5)
+    at.agree(0.1)
+    for peer in (E, D):
+        at.feed(PeerLost(peer), 0.2)
+    return at
+
+
+def check_refused(
+    at: OneMember, view: tuple[PeerId, ...], prepared: tuple[PeerId, ...], why: str
+) -> None:
+    """B says it, and nothing changes."""
+    before = (at.core.statistics(), at.core.next_deadline())
+    with pytest.raises(RemoteProtocolError, match=why):
+        at.flush(B, view=view, prepared=prepared, now=0.3)
+    assert at.core.poll_effects() == DONE
+    assert (at.core.statistics(), at.core.next_deadline()) == before
+
+
+def check_agrees(at: OneMember, *view: PeerId) -> None:
+    """No member is lost: when all have said the same, the plan is over all of that view."""
+    assert UsePlan(GID, plan_id(GID, view), len(view), view) in at.flush(
+        *view[1:], view=view, now=0.4
+    )
+
+
+@pytest.mark.parametrize("prepared", [IDS[:4], IDS[:3], IDS[1:4]], ids=len)
+def test_before_the_first_view_is_agreed_none_can_hold_a_mean(prepared: tuple[PeerId, ...]) -> None:
+    """Else it would be asked for all of that mean, and could give anything."""
+    at = OneMember(4)
+    at.enlist(B, now=0.1)
+    check_refused(at, FOUR, prepared, NOT_EARLIER)
+    check_refused(at, IDS[:2], prepared, NOT_EARLIER)
+    at.enlist(C, D, now=0.2)
+    check_refused(at, FOUR, prepared, NOT_EARLIER)
+    check_agrees(at, *FOUR)
+
+
+@pytest.mark.parametrize(
+    ("view", "prepared"),
+    [
+        (THREE, THREE),  # it is no earlier view than this
+        (FOUR, FOUR),
+        (ALL, ALL),
+        (FOUR, THREE),  # it is a later one
+        (THREE, (A, B, C, E)),  # this node has never had it
+        (THREE, (B, C, D)),
+        (THREE, IDS[:6]),
+    ],
+)
+def test_who_says_that_it_holds_a_mean_over_no_earlier_view_of_this_node_lies(
+    view: tuple[PeerId, ...], prepared: tuple[PeerId, ...]
+) -> None:
+    at = in_third_view()
+    check_refused(at, view, prepared, NOT_EARLIER)
+    check_agrees(at, *THREE)
+
+
+@pytest.mark.parametrize(("view", "prepared"), [(THREE, FOUR), (THREE, ALL), (FOUR, ALL)])
+def test_one_may_hold_a_mean_over_any_earlier_view(
+    view: tuple[PeerId, ...], prepared: tuple[PeerId, ...]
+) -> None:
+    at = in_third_view()
+    assert at.flush(B, view=view, prepared=prepared, now=0.3) == DONE
+    check_agrees(at, *THREE)
+
+
+@pytest.mark.parametrize("prepared", [(), ALL], ids=len)
+def test_a_view_without_its_sender_breaks_the_protocol(prepared: tuple[PeerId, ...]) -> None:
+    at = in_third_view()
+    check_refused(at, (A, C), prepared, "expected a view with its sender in it")
+    check_refused(at, (C, D), prepared, "expected a view with its sender in it")
+    check_agrees(at, *THREE)
