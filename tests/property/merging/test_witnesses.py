@@ -14,7 +14,6 @@ from swarmnode.protocol.gossip.witnesses import (
     witnessed_by,
 )
 from swarmnode.testing.group_world import GroupWorld, Member
-from swarmnode.wire.exchange import group as wire
 
 PEERS = sorted(PeerId(bytes([number]) * 32) for number in range(16))
 
@@ -163,40 +162,3 @@ def test_liars_are_left_out_after_a_few_rounds_and_no_other_member(n, n_liars):
         rounds += 1
         assert doubts.faulty(n, float(rounds)) <= liars
     assert not doubts.faulty(n, rounds + DOUBT_KEEP_S)
-
-
-class FalseSource(Member):
-    """It says at once that it holds the mean over all, so that it is asked for every sum of it."""
-
-    def carry_out(self, effect):
-        if isinstance(effect, events.Send):
-            if not isinstance(effect.message, wire.Enlist | wire.Flush):
-                return
-            if isinstance(effect.message, wire.Flush):
-                everyone = tuple(sorted(map(bytes, self.world.by_id)))
-                flush = wire.Flush(effect.message.gid, effect.message.view, everyone)
-                effect = events.Send(effect.peer, flush)
-        super().carry_out(effect)
-
-    def feed(self, event):
-        match event:
-            case events.Received(peer, wire.Want(gid, plan, _, sums)):
-                for piece in sums:
-                    n_values = len(self.payload[piece :: len(self.world.members)])
-                    self.world.send(self, peer, wire.Sum(gid, plan, piece), (9.0,) * n_values)
-            case events.Received(_, wire.Prepared() as said):
-                for peer in self.world.by_id.keys() - {self.peer_id}:
-                    self.world.send(self, peer, said)
-            case _:
-                super().feed(event)
-
-
-@pytest.mark.parametrize("n", [3, 4, 8])
-def test_who_says_that_it_holds_a_mean_which_it_cannot_hold_does_not_say_what_it_is(n):
-    world = run(n, first=FalseSource)
-    liar, *honest = world.members
-    for member in honest:
-        assert isinstance(member.outcome, events.Commit)
-        assert member.outcome.contributors == tuple(sorted(each.peer_id for each in honest))
-        world.check_mean(member)
-    assert not isinstance(liar.outcome, events.Commit)

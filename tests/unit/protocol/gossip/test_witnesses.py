@@ -14,7 +14,7 @@ from swarmnode.protocol.gossip.witnesses import (
     WITNESS_SHARE,
     Doubts,
     differing,
-    fault,
+    dissenters,
     shift,
     witnessed_by,
 )
@@ -73,17 +73,12 @@ def said(*witness: bytes, plan: bytes = PLAN.plan, result: bytes = PLAN.result) 
 def test_none_differs_where_each_hash_is_one_of_those_that_its_witness_says() -> None:
     told = {OTHER: said(RIGHT[0]), THIRD: said(LIE, RIGHT[1]), FOURTH: said()}
     assert differing(PLAN, ME, told) == ()
-    assert fault(PLAN, ME, PEERS[:4], told) == ("", ())
 
 
 def test_a_piece_that_goes_by_another_hash_names_its_maker_and_its_witness() -> None:
     told = {OTHER: said(LIE), THIRD: said(RIGHT[0], LIE), FOURTH: said(RIGHT[2])}
     pairs = ((ME, OTHER), (OTHER, THIRD))
     assert differing(PLAN, ME, told) == pairs
-    assert fault(PLAN, ME, PEERS[:4], told) == (
-        "a part of the mean differs from its witness's",
-        pairs,
-    )
     own = replace(PLAN, witness=(LIE,))
     assert differing(own, ME, {}) == ((FOURTH, ME),)
 
@@ -96,11 +91,10 @@ def test_what_is_said_of_another_plan_or_by_a_stranger_or_of_no_piece_is_not_hea
     assert differing(fewer, ME, {THIRD: said(LIE), OTHER: said(RIGHT[0])}) == ()
 
 
-def test_whose_mean_is_another_one_is_a_fault_though_it_is_not_known_whose() -> None:
+def test_who_holds_another_mean_of_the_plan_dissents_while_it_is_in_the_view() -> None:
     told = {OTHER: said(RIGHT[0]), THIRD: said(RIGHT[1], result=b"x" * 32)}
-    why, pairs = fault(PLAN, ME, PEERS[:3], told)
-    assert (why, pairs) == ("the hashes of the mean differ: one of the members is faulty", ())
-    assert fault(PLAN, ME, PEERS[:2], told) == ("", ()), "it has left the view"
+    assert dissenters(PLAN, ME, PEERS[:3], told) == {THIRD}
+    assert dissenters(PLAN, ME, PEERS[:2], told) == frozenset(), "it has left the view"
 
 
 # --- doubts --------------------------------------------------------------------------------------
