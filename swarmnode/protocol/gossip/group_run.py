@@ -266,10 +266,10 @@ class Run:
     def _take_flush(self, peer: PeerId, message: wire.Flush, now: float) -> None:
         theirs = {PeerId(member) for member in message.view}
         prepared = tuple(PeerId(member) for member in message.prepared)
-        check_flush(peer, theirs, prepared, self.adopted)
-        if self.self_id not in theirs:
-            self.lose(peer, now)  # it goes on without us, so we do without it
+        if self.self_id not in theirs or (prepared and not self.adopted):
+            self.lose(peer, now)  # it goes on without us, or speaks of a life of ours before
             return
+        check_flush(peer, theirs, prepared, self.adopted)
         common, silent = set(self.view) & theirs, self.waits_for - theirs
         if 2 * self._waited_s(now) < self._phase_ends_at - now:  # by other clocks and patience
             silent.clear()
