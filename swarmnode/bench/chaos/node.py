@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import trio
 
 import swarmnode
+from swarmnode import limits
 from swarmnode.bench.chaos.world import World
 from swarmnode.errors import SwarmNodeError
 from swarmnode.processes.node_process import NodeProcess
@@ -197,6 +198,13 @@ class ChaosNode(NodeProcess):
             if seen is not None:
                 life = self.lives.setdefault(pid, Life(self.number, name, pid))
                 life.samples.append(seen)
+
+
+def is_spent(lives: Iterable[Life], now_s: float) -> bool:
+    """Whether a daemon with these processes would give up on few more deaths of its worker."""
+    since_s = now_s - limits.WORKER_RESTARTS_WINDOW_S
+    begun = [x for x in lives if x.process == "worker" and x.samples[0].at_s > since_s]
+    return len(begun) >= limits.WORKER_RESTARTS_MAX - 1
 
 
 def begun_step(log: str) -> int:

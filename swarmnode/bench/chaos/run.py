@@ -22,12 +22,14 @@ from typing import Any
 import trio
 
 from swarmnode.bench.chaos import findings, world
-from swarmnode.bench.chaos.node import SITE, ChaosNode, ended
+from swarmnode.bench.chaos.node import SITE, ChaosNode, ended, is_spent
 from swarmnode.bench.chaos.plan import (
     ENDING,
+    LASTING,
     NETWORK,
     REJOINING,
     SMALL,
+    WEARING,
     WEIGHTS,
     Fault,
     Kind,
@@ -282,6 +284,10 @@ class _Chaos:
         for fault in node_faults(self._seed, node.number, self._seconds, kinds):
             if not await self._is_due(fault):
                 return
+            is_worn = fault.kind in WEARING and node.number == LASTING
+            if is_worn and is_spent(node.lives.values(), trio.current_time()):
+                self._say(f"no {fault.kind} of n{node.number}: it would give up on its worker")
+                continue
             await self._hit_node(node, fault)
 
     async def _is_due(self, fault: Fault) -> bool:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from swarmnode import limits
 from swarmnode.bench.chaos.findings import Evidence, format_outcome, judge, outcome
-from swarmnode.bench.chaos.node import SITE, Life, Sample, begun_step, is_there, sample_of
+from swarmnode.bench.chaos.node import SITE, Life, Sample, begun_step, is_spent, is_there, sample_of
 from swarmnode.bench.chaos.plan import (
     ENDING,
     LASTING,
@@ -284,6 +285,17 @@ def test_where_a_worker_began_is_read_from_the_log_and_not_from_the_status() -> 
 
 
 # --- processes ------------------------------------------------------------------------------
+
+
+def test_a_node_whose_daemon_lasts_is_spared_before_it_gives_up_on_its_worker() -> None:
+    """158 faults of 14 minutes on an idle machine ended one that way, which is no fault of its."""
+    n, window_s = limits.WORKER_RESTARTS_MAX - 1, limits.WORKER_RESTARTS_WINDOW_S
+    sampled = [Sample(60.0 * k, MB, 9, 1, 3) for k in range(n)]
+    workers = [Life(0, "worker", k, [sample]) for k, sample in enumerate(sampled)]
+    daemon = Life(0, "daemon", 99, [Sample(0.0, MB, 9, 1, 3)])
+    assert is_spent([daemon, *workers], window_s - 1)
+    assert not is_spent([daemon, *workers[1:]], window_s - 1)
+    assert not is_spent([daemon, *workers], window_s), "the first of them counts no more"
 
 
 def test_a_clock_is_wrong_by_what_its_file_says_now(tmp_path: Path) -> None:
