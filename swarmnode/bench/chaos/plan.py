@@ -47,7 +47,7 @@ NETWORK: Mapping[Kind, float] = {"partition": 1.0, "lossy-line": 1.0}
 ENDING: frozenset[Kind] = frozenset({"kill-daemon", "kill-both", "restart", "upgrade"})
 # After these a node, or its worker, comes back as a newcomer does.
 REJOINING: frozenset[Kind] = ENDING | {"kill-worker"}
-# These may each cost a node its worker; on too many in ten minutes its daemon gives up, as it is to.
+# Each may cost a node its worker; on too many in ten minutes a daemon gives up, as it is to.
 WEARING: frozenset[Kind] = frozenset({"kill-worker", "stop-worker", "stop-both"})
 
 # This node is never ended, so that one life of a daemon is as long as the run.
