@@ -86,6 +86,8 @@ class PairTalk(exchange_model.Model):
             self.at(when, partial(self.deliver, source, target, said, part or Fraction(0)))
 
     def deliver(self, source: PeerId, target: PeerId, message: Any, part: Fraction | None) -> None:
+        if self.nodes[target].is_up:  # what an intent has led to, an overdue transfer's end
+            self.carry_out(self.nodes[target])
         try:
             super().deliver(source, target, message, part)
         except RemoteProtocolError:
