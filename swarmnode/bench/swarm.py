@@ -53,7 +53,7 @@ _SETTINGS = b'role = "monitor"\nlan = false\nmetrics = "off"\ndashboard = "off"\
 _SETTLE_DEADLINE_S = 180.0
 _STOP_DEADLINE_S = 10.0
 _CALM_S = 5.0  # until the first searches of the DHT are over
-_PUBLISHED = 32  # records that are published over and over; a holder keeps 64 of an author
+_PUBLISHED = limits.DHT_BLOBS_PER_AUTHOR_MAX  # published over and over; no holder keeps more
 
 
 @dataclass(frozen=True)

@@ -357,6 +357,9 @@ DHT_RECORDS_PER_KEY_MAX = 32
 DHT_RECORDS_MAX = 4096
 # One node publishes itself, some swarms and blobs, on nodes spread over the key space.
 DHT_RECORDS_PER_AUTHOR_MAX = 64
+# Of them blobs: more than twice SNAPSHOT_BLOBS_MAX. In a small swarm each node holds the records
+# of all, and those of snapshots that were given up for two hours: hundreds.
+DHT_BLOBS_PER_AUTHOR_MAX = 16
 # Of one swarm under its name: others of that name must be seen as well.
 DHT_RECORDS_PER_SUBJECT_MAX = 4
 DHT_PUBLICATIONS_MAX = 256

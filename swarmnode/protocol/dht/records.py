@@ -52,6 +52,11 @@ class OpenRecord:
         """What the record is about: two records of one author and subject replace each other."""
         return subject_of(self.record)
 
+    @property
+    def is_of_a_blob(self) -> bool:
+        """Whether it says that its author gives a blob."""
+        return isinstance(self.record, wire.ProviderRecord)
+
     def shares(self, key: bytes) -> bool:
         """Whether other subjects are kept under this key too: swarms of one name."""
         return isinstance(self.record, wire.SwarmRecord) and key == name_key(self.record.name)
@@ -178,13 +183,18 @@ class RecordStore:
 
     A record stays for its time to live from when we got it; getting it again does not prolong
     that, only a newer one does. When the store is full, what is farthest from our id makes room:
-    a flood of records from anywhere costs us those that others are closer to.
+    a flood of records from anywhere costs us those that others are closer to. Of what
+    an author gives, the newest is kept: one that writes snapshots gives up each of them long
+    before its record ends, and takes none back.
     """
 
     def __init__(self, self_id: PeerId) -> None:
         self._self_number = number_of(self_id)
         self._keys: dict[bytes, dict[_Slot, _Held]] = {}
         self._authors: Counter[PeerId] = Counter()
+        # The keys of blobs that each author gives, with the sequence of its record: in an order of
+        # arrival a stranger that repeats old ones would push out what is given now.
+        self._blobs: dict[PeerId, dict[bytes, int]] = {}
         self._distances: list[int] = []  # of the keys, ascending
         self._count = 0
 
@@ -203,7 +213,7 @@ class RecordStore:
         if old is not None and old.expires_at > now and not opened.replaces(old.opened):
             return "held" if old.opened.signed == opened.signed else "older"
         if old is None:
-            if self._is_limited(key, held, opened) or not self._make_room(key):
+            if self._is_limited(key, held, opened) or not self._make_room(key, opened):
                 return "full"
             self._count += 1
             self._authors[opened.author] += 1
@@ -211,6 +221,8 @@ class RecordStore:
                 insort(self._distances, number_of(key) ^ self._self_number)
         ttl_s = min(opened.record.ttl_s, limits.DHT_RECORD_TTL_S_MAX)
         self._keys.setdefault(key, {})[slot] = _Held(opened, now + ttl_s)
+        if opened.is_of_a_blob:
+            self._blobs.setdefault(opened.author, {})[key] = opened.record.sequence
         return "stored"
 
     def get(self, key: bytes, now: float) -> tuple[OpenRecord, ...]:
@@ -239,7 +251,15 @@ class RecordStore:
         same = sum(subject == opened.subject for _, subject in held)
         return same >= limits.DHT_RECORDS_PER_SUBJECT_MAX
 
-    def _make_room(self, key: bytes) -> bool:
+    def _make_room(self, key: bytes, opened: OpenRecord) -> bool:
+        blobs = self._blobs.get(opened.author, {})
+        if opened.is_of_a_blob and len(blobs) >= limits.DHT_BLOBS_PER_AUTHOR_MAX:
+            oldest = min(blobs, key=blobs.__getitem__)
+            if opened.record.sequence <= blobs[oldest]:
+                return False
+            self._drop(
+                oldest, next(slot for slot in self._keys[oldest] if slot[0] == opened.author)
+            )
         if self._count < limits.DHT_RECORDS_MAX:
             return True
         farthest = self._distances[-1]
@@ -256,6 +276,10 @@ class RecordStore:
         self._authors[author] -= 1
         if not self._authors[author]:
             del self._authors[author]
+        blobs = self._blobs.get(author, {})
+        blobs.pop(key, None)
+        if not blobs:
+            self._blobs.pop(author, None)
         if not self._keys[key]:
             del self._keys[key]
             del self._distances[bisect_left(self._distances, number_of(key) ^ self._self_number)]

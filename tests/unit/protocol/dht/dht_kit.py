@@ -94,10 +94,12 @@ def provider_record(blob: bytes, sequence: int = 1, *, ttl_s: int = 7200) -> wir
     return wire.ProviderRecord(sequence, int(UNIX_S), ttl_s, ("192.0.2.1:7337",), blob)
 
 
-def swarm_record(swarm_key: bytes, name: str = "demo", sequence: int = 1) -> wire.Record:
+def swarm_record(
+    swarm_key: bytes, name: str = "demo", sequence: int = 1, *, ttl_s: int = 7200
+) -> wire.Record:
     """Return a swarm record."""
     return wire.SwarmRecord(
-        sequence, int(UNIX_S), 7200, ("192.0.2.1:7337",), swarm_key, name, 4, int(UNIX_S)
+        sequence, int(UNIX_S), ttl_s, ("192.0.2.1:7337",), swarm_key, name, 4, int(UNIX_S)
     )
 
 

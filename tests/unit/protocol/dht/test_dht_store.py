@@ -15,7 +15,13 @@ from swarmnode.errors import (
     RemoteProtocolError,
 )
 from swarmnode.protocol.dht.keys import blob_key, name_key, number_of, swarm_key_key
-from swarmnode.protocol.dht.records import RecordExpired, RecordRules, RecordStore, rejection
+from swarmnode.protocol.dht.records import (
+    OpenRecord,
+    RecordExpired,
+    RecordRules,
+    RecordStore,
+    rejection,
+)
 from swarmnode.protocol.identity import Identity, verify
 from swarmnode.testing.world import toy_verify
 from swarmnode.wire import dht as wire
@@ -177,14 +183,70 @@ def test_a_replay_does_not_prolong_a_life() -> None:
     assert not store.get(AUTHOR, 100.0)
 
 
+def in_swarm(number: int, ttl_s: int = 7200) -> tuple[bytes, OpenRecord]:
+    """Return a record of one author in one of many swarms, with its key."""
+    key = swarm_key_key(blob(number))
+    return key, opened(1, key, swarm_record(blob(number), ttl_s=ttl_s))
+
+
+def of_blob(number: int, sequence: int = 1) -> tuple[bytes, OpenRecord]:
+    key = blob_key(blob(number))
+    return key, opened(1, key, provider_record(blob(number), sequence))
+
+
 def test_one_author_has_so_much_room() -> None:
     store = make_store()
-    outcomes = [
-        store.put(blob_key(blob(n)), opened(1, blob_key(blob(n)), provider_record(blob(n))), 0.0)
-        for n in range(limits.DHT_RECORDS_PER_AUTHOR_MAX + 5)
-    ]
+    outcomes = [store.put(*in_swarm(n), 0.0) for n in range(limits.DHT_RECORDS_PER_AUTHOR_MAX + 5)]
     assert outcomes.count("stored") == limits.DHT_RECORDS_PER_AUTHOR_MAX
     assert outcomes[-5:] == ["full"] * 5
+
+
+def test_a_newer_blob_takes_the_place_of_its_authors_oldest() -> None:
+    store, most = make_store(), limits.DHT_BLOBS_PER_AUTHOR_MAX
+    store.put(AUTHOR, opened(1, AUTHOR, peer_record()), 0.0)
+    assert [store.put(*of_blob(n, 10 + n), 0.0) for n in range(most)] == ["stored"] * most
+    assert store.put(*of_blob(0, 100), 1.0) == "stored"  # said again
+    assert store.put(*of_blob(most, 101), 2.0) == "stored"
+    assert [n for n in range(most + 1) if store.get(of_blob(n)[0], 2.0)] == [
+        0,
+        *range(2, most + 1),
+    ]
+    assert len(store) == most + 1
+    assert store.get(AUTHOR, 2.0)
+
+
+def test_old_records_said_by_a_stranger_push_nothing_out() -> None:
+    store, most = make_store(), limits.DHT_BLOBS_PER_AUTHOR_MAX
+    for n in range(most):
+        store.put(*of_blob(n, 10 + n), 0.0)
+    assert [store.put(*of_blob(most + n, n), 1.0) for n in range(11)] == ["full"] * 11
+    assert all(store.get(of_blob(n)[0], 1.0) for n in range(most))
+    assert store.put(*of_blob(most, 11), 1.0) == "stored"
+
+
+def test_the_oldest_blob_goes_and_what_others_give_of_it_stays() -> None:
+    store, most = make_store(), limits.DHT_BLOBS_PER_AUTHOR_MAX
+    for author in (2, 1, 3):
+        key, _ = of_blob(0)
+        store.put(key, opened(author, key, provider_record(blob(0))), 0.0)
+    for n in range(1, most + 1):
+        assert store.put(*of_blob(n, 1 + n), 0.0) == "stored"
+    assert [each.author for each in store.get(of_blob(0)[0], 0.0)] == [
+        identity(2).peer_id,
+        identity(3).peer_id,
+    ]
+    assert len(store) == most + 2
+
+
+def test_a_blob_whose_record_ended_pushes_none_out() -> None:
+    store, most = make_store(), limits.DHT_BLOBS_PER_AUTHOR_MAX
+    short = blob_key(blob(0))
+    store.put(short, opened(1, short, provider_record(blob(0), 100, ttl_s=50)), 0.0)
+    for n in range(1, most):
+        store.put(*of_blob(n), 0.0)
+    store.sweep(50.0)
+    assert store.put(*of_blob(most), 50.0) == "stored"
+    assert all(store.get(of_blob(n)[0], 50.0) for n in range(1, most + 1))
 
 
 def test_one_key_has_so_much_room() -> None:
@@ -278,8 +340,7 @@ def test_what_is_swept_leaves_room_for_its_author() -> None:
     most = limits.DHT_RECORDS_PER_AUTHOR_MAX
 
     def put(number: int, now: float, ttl_s: int = 100) -> str:
-        key = blob_key(blob(number))
-        return store.put(key, opened(1, key, provider_record(blob(number), ttl_s=ttl_s)), now)
+        return store.put(*in_swarm(number, ttl_s), now)
 
     assert [put(number, 0.0, 50 if number < 2 else 100) for number in range(most)] == (
         ["stored"] * most
