@@ -36,7 +36,9 @@ a node enters with all of them at zero and never enters twice; then they sum to 
 are in it. A new one begins whenever a node sees its members change, or starts. Nodes exchange
 within one epoch only; one that meets a later epoch goes over to it, so that the latest spreads to
 all. A node that has just started cannot know whether it was there in an earlier life, and answers
-the first that it meets with one that is later still.
+the first that it meets with one that is later still. Epochs are counted round a circle, where later
+is what is less than half of it ahead: there is no last one, at which a member that names any number
+could leave others for good.
 
 float64 and convex tasks only: float32 stops at a squared error of about 1e-10, and for a neural
 network mu does not exist. Use a2cid2 there.
@@ -77,8 +79,8 @@ _X, _XT, _Y, _YT, _Z, _ZT = range(6)
 _MEASURED_RINGS = 50
 # A step of a small convex task takes 0.3 ms, an exchange on a busy machine 100 ms and more.
 _PACE_MIN = 1e-4
-# No count of milliseconds; a peer that says more would leave no later epoch to go on to.
-_EPOCH_MAX = 2**53
+# So many epochs there are, round a circle: far more than milliseconds, by which a life begins.
+_EPOCHS = 2**53
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,8 @@ class Dadao(RandomPairs, Strategy):
         super().start(ctx)
         self.check(self.config, ctx.facts)
         self._s[_X] = self.x
-        self.epoch = max(self.epoch, ctx.life)
+        if not self._members:  # the first time
+            self._begin_epoch(ctx.life)
         self._take_members(ctx.members)
 
     def on_membership(self, members: tuple[bytes, ...]) -> None:
@@ -225,7 +228,7 @@ class Dadao(RandomPairs, Strategy):
         self.base_version = hashlib.sha256(b"".join(members)).digest()
 
     def _begin_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
+        self.epoch = epoch % _EPOCHS
         self._s[_Y:] = 0
 
     def _rates(self, members: tuple[bytes, ...]) -> Graph | None:
@@ -270,9 +273,10 @@ class Dadao(RandomPairs, Strategy):
         if offer.intent.base_version != self.base_version:
             return "base: it knows of other members"
         theirs = offer.intent.round
-        if theirs < self.epoch or theirs > _EPOCH_MAX:
+        ahead = (theirs - self.epoch) % _EPOCHS
+        if theirs >= _EPOCHS or ahead > _EPOCHS // 2:
             return f"round: expected epoch {self.epoch}, got {theirs}"
-        if theirs > self.epoch:
+        if ahead:
             is_first, self._has_met = not self._has_met, True
             self._begin_epoch(theirs + 1 if is_first else theirs)
             if is_first:

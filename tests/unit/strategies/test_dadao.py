@@ -34,7 +34,7 @@ from swarmnode.tensor.layout import Layout
 IDS = tuple(bytes([n]) * 32 for n in range(1, 6))
 NUMEL = 3
 MEASURED_RINGS = 50  # how many exchanges the share of those that complete is told by
-EPOCH_MAX = 2**53
+EPOCHS = 2**53
 META = Meta(0, 0, 0.0)
 
 
@@ -316,14 +316,51 @@ def test_of_later_epochs_the_first_is_answered_with_one_that_is_later_still() ->
     assert strategy.accept(offer(strategy, 2)) == "round: expected epoch 3, got 2"
 
 
-def test_an_epoch_that_leaves_no_later_one_is_refused() -> None:
+def test_an_epoch_beyond_the_circle_is_refused() -> None:
     strategy = begun()
-    wrong = offer(strategy, EPOCH_MAX + 1)
-    assert strategy.accept(wrong) == f"round: expected epoch 0, got {EPOCH_MAX + 1}"
+    wrong = offer(strategy, EPOCHS)
+    assert strategy.accept(wrong) == f"round: expected epoch 0, got {EPOCHS}"
     assert strategy.accept(offer(strategy, 5)) == "round: it was not there, so that epoch 6 begins"
-    assert strategy.accept(offer(strategy, EPOCH_MAX)) is None
-    other = replace(offer(strategy, EPOCH_MAX).intent, base_version=bytes(32))
+    other = replace(offer(strategy, 6).intent, base_version=bytes(32))
     assert strategy.accept(Offer(IDS[1], other, META)) == "base: it knows of other members"
+
+
+def test_later_is_up_to_half_of_the_circle_ahead() -> None:
+    strategy = begun(context(life=10))
+    strategy.accept(offer(strategy, 10 + 20))  # the first that it meets
+    assert strategy.accept(offer(strategy, 30)) == "round: expected epoch 31, got 30"
+    beyond = 31 + EPOCHS // 2 + 1
+    assert strategy.accept(offer(strategy, beyond)) == f"round: expected epoch 31, got {beyond}"
+    assert strategy.accept(offer(strategy, 31 + EPOCHS // 2)) is None
+    assert strategy.epoch == 31 + EPOCHS // 2
+    assert strategy.accept(offer(strategy, 31)) is None, "either of two halves comes to the other"
+    assert strategy.epoch == 31
+
+
+@pytest.mark.parametrize("named", [EPOCHS - 1, EPOCHS // 2, EPOCHS // 2 + 5, 3])
+def test_wherever_a_liar_leads_one_the_others_meet_it_again(named: int) -> None:
+    """One node goes along with any number, to which it adds one; then members come and go."""
+    led, other = begun(context(life=5)), begun(context(life=6))
+    led.accept(offer(led, named))
+    for members in (IDS[:3], IDS[:2]):
+        led.on_membership(members)
+        other.on_membership(members)
+        for _ in range(2):  # the first that a node meets is answered with a later one
+            for one, two in ((led, other), (other, led)):
+                one.accept(offer(two, two.epoch))
+        assert led.epoch == other.epoch
+        assert led.accept(offer(other, other.epoch)) is None
+
+
+def test_epochs_go_on_past_the_end_of_the_circle() -> None:
+    strategy = begun(context(life=EPOCHS - 1))
+    strategy.on_membership(IDS[:3])
+    assert strategy.epoch == 0
+    assert strategy.accept(offer(strategy, EPOCHS - 1)) == (
+        f"round: expected epoch 0, got {EPOCHS - 1}"
+    )
+    strategy.start(context(IDS[:3], life=EPOCHS - 1))
+    assert strategy.epoch == 0, "it has left that one"
 
 
 def test_what_was_exchanged_among_other_members_does_not_count() -> None:
