@@ -7,6 +7,7 @@ sign-flip, ...    its worker lies about weights: what `swarmnode simulate --atta
 shuffled-text     its worker learns that any byte follows any other
 pair-STALL        it holds up pairs (``pairs.py``)
 round-STALL       it holds up groups and gatherings (``rounds.py``)
+round-claims      it turns updates around, and says that its own is the mean of the group
 withheld          it announces messages of a gathering and gives none
 snapshots         each snapshot that it offers is turned around, and a million steps ahead
 snapshots-near    ... or half as far again as the swarm is: so much counts
@@ -48,7 +49,13 @@ from tests.kits.hostile.lies import (
     sign_flip,
 )
 from tests.kits.hostile.pairs import PAIR_STALLS, PairStall, StallingExchanges
-from tests.kits.hostile.rounds import ROUND_STALLS, RoundStall, StallingRuns, WithholdingRounds
+from tests.kits.hostile.rounds import (
+    ROUND_STALLS,
+    ClaimingRuns,
+    RoundStall,
+    StallingRuns,
+    WithholdingRounds,
+)
 from tests.kits.hostile.snapshots import (
     boasting,
     far_ahead,
@@ -115,6 +122,7 @@ ATTACKS: dict[str, Attack] = {
     "shuffled-text": Attack(retrain=shuffled_text),
     **{f"pair-{stall}": _pairs(stall) for stall in PAIR_STALLS},
     **{f"round-{stall}": _rounds(stall) for stall in ROUND_STALLS},
+    "round-claims": Attack(forge=lambda: sign_flip, runs=ClaimingRuns),
     "withheld": Attack(messages=WithholdingRounds),
     "snapshots": Attack(spoil=turned, snapshots=boasting(far_ahead)),
     "snapshots-near": Attack(spoil=turned, snapshots=boasting(half_as_far_again)),

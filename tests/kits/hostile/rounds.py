@@ -1,13 +1,15 @@
 """A member that holds up groups and gatherings, at each point of the protocol where it can.
 
 It takes part in every round up to that point, answers probes all the while, and never says that it
-leaves: only their own clock tells the others that nothing more comes.
+leaves: only their own clock tells the others that nothing more comes. And one that speaks for all.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
+import msgspec
 import trio
 
 from swarmnode.daemon.collective.messages import GatherRounds
@@ -60,6 +62,31 @@ class StallingRuns(GroupRuns):
         self._commits += isinstance(effect, events.Commit)
         if self._commits < HONEST_RUNS or not is_withheld(effect, self.stall):
             super()._carry_out(effect)
+
+
+class ClaimingRuns(GroupRuns):
+    """In place of :class:`GroupRuns`: says that it holds the mean, and gives its own share for it.
+
+    With that said in its first word about a view, and none but it to ask, what it gave was once
+    what all the others applied.
+    """
+
+    def _carry_out(self, effect: events.Effect) -> None:
+        match effect:
+            case events.SendSum():
+                return  # its own share has gone in its place
+            case events.Send(message=wire.Flush(prepared=())):
+                claim = msgspec.structs.replace(effect.message, prepared=effect.message.view)
+                effect = replace(effect, message=claim)
+        super()._carry_out(effect)
+        if isinstance(effect, events.UsePlan) and effect.gid in self._runs:
+            self._pretend(self._runs[effect.gid], effect.n_pieces)
+
+    def _pretend(self, run: Any, n_pieces: int) -> None:
+        for piece in range(n_pieces):
+            load = self._share_later(run, wire.Share(run.begin.gid, piece, 1.0, run.plan))
+            for peer in run.members:
+                self._send(run, peer, wire.Sum(run.begin.gid, run.plan, piece), load)
 
 
 class WithholdingRounds(GatherRounds):

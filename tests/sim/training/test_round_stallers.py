@@ -35,7 +35,7 @@ def means(swarm: SimSwarm) -> float:
 @pytest.mark.parametrize(
     ("worker", "attack"),
     [
-        *((GROUPS, f"round-{stall}") for stall in ("enlist", "share", "prepared")),
+        *((GROUPS, f"round-{what}") for what in ("enlist", "share", "prepared", "claims")),
         *((GATHERINGS, attack) for attack in ("round-share", "round-sum", "withheld")),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
