@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -178,6 +177,17 @@ class _Held:
     expires_at: float
 
 
+@dataclass(slots=True)
+class _Author:
+    """How many records of one author are held, and the sequence of each that is of a blob.
+
+    In an order of arrival a stranger that repeats old ones would push out what is given now.
+    """
+
+    n_records: int = 0
+    blobs: dict[bytes, int] = field(default_factory=dict)  # by key
+
+
 class RecordStore:
     """The records that we keep for others, bounded per author, subject, key and in all.
 
@@ -191,10 +201,7 @@ class RecordStore:
     def __init__(self, self_id: PeerId) -> None:
         self._self_number = number_of(self_id)
         self._keys: dict[bytes, dict[_Slot, _Held]] = {}
-        self._authors: Counter[PeerId] = Counter()
-        # The keys of blobs that each author gives, with the sequence of its record: in an order of
-        # arrival a stranger that repeats old ones would push out what is given now.
-        self._blobs: dict[PeerId, dict[bytes, int]] = {}
+        self._authors: dict[PeerId, _Author] = {}
         self._distances: list[int] = []  # of the keys, ascending
         self._count = 0
 
@@ -216,13 +223,13 @@ class RecordStore:
             if self._is_limited(key, held, opened) or not self._make_room(key, opened):
                 return "full"
             self._count += 1
-            self._authors[opened.author] += 1
+            self._authors.setdefault(opened.author, _Author()).n_records += 1
             if key not in self._keys:
                 insort(self._distances, number_of(key) ^ self._self_number)
         ttl_s = min(opened.record.ttl_s, limits.DHT_RECORD_TTL_S_MAX)
         self._keys.setdefault(key, {})[slot] = _Held(opened, now + ttl_s)
         if opened.is_of_a_blob:
-            self._blobs.setdefault(opened.author, {})[key] = opened.record.sequence
+            self._authors[opened.author].blobs[key] = opened.record.sequence
         return "stored"
 
     def get(self, key: bytes, now: float) -> tuple[OpenRecord, ...]:
@@ -244,15 +251,18 @@ class RecordStore:
     def _is_limited(self, key: bytes, held: dict[_Slot, _Held], opened: OpenRecord) -> bool:
         if len(held) >= limits.DHT_RECORDS_PER_KEY_MAX:
             return True
-        if self._authors[opened.author] >= limits.DHT_RECORDS_PER_AUTHOR_MAX:
+        if self._author_of(opened).n_records >= limits.DHT_RECORDS_PER_AUTHOR_MAX:
             return True
         if not opened.shares(key):
             return False
         same = sum(subject == opened.subject for _, subject in held)
         return same >= limits.DHT_RECORDS_PER_SUBJECT_MAX
 
+    def _author_of(self, opened: OpenRecord) -> _Author:
+        return self._authors.get(opened.author, _Author())
+
     def _make_room(self, key: bytes, opened: OpenRecord) -> bool:
-        blobs = self._blobs.get(opened.author, {})
+        blobs = self._author_of(opened).blobs
         if opened.is_of_a_blob and len(blobs) >= limits.DHT_BLOBS_PER_AUTHOR_MAX:
             oldest = min(blobs, key=blobs.__getitem__)
             if opened.record.sequence <= blobs[oldest]:
@@ -272,14 +282,11 @@ class RecordStore:
     def _drop(self, key: bytes, slot: _Slot) -> None:
         del self._keys[key][slot]
         self._count -= 1
-        author, _ = slot
-        self._authors[author] -= 1
-        if not self._authors[author]:
-            del self._authors[author]
-        blobs = self._blobs.get(author, {})
-        blobs.pop(key, None)
-        if not blobs:
-            self._blobs.pop(author, None)
+        author = self._authors[slot[0]]
+        author.n_records -= 1
+        author.blobs.pop(key, None)
+        if not author.n_records:
+            del self._authors[slot[0]]
         if not self._keys[key]:
             del self._keys[key]
             del self._distances[bisect_left(self._distances, number_of(key) ^ self._self_number)]
