@@ -232,6 +232,8 @@ class Cells(Generic[KeyT, ValueT]):
         gone = {k for k, cell in mine.items() if cell.sequence <= floor and k not in theirs}
         for key in gone:
             del mine[key]
+        if not mine:
+            self._cells.pop(actor, None)
         return gone
 
     def _row(self, actor: Actor) -> list[Any]:

@@ -117,6 +117,7 @@ def test_what_the_other_side_saw_and_no_longer_has_is_dropped() -> None:
     nothing.settle(A, 3)
     assert mine.merge(nothing) == {("role", "relay"), ("role", "prober")}
     assert mine.statistics() == CellStatistics(2, 1, 0)
+    assert mine.merge(mine) == set()
 
 
 def test_of_a_forgotten_actor_nothing_is_left_to_go_by() -> None:
