@@ -152,6 +152,9 @@ class PartyNode:
     def partners(self) -> tuple[PeerId, ...]:
         return tuple(sorted(self.party.alive | {self.peer}))
 
+    def active(self) -> tuple[PeerId, ...]:
+        return tuple(peer for peer in self.partners() if peer not in self.party.resting)
+
     def live(self) -> tuple[PeerId, ...]:
         return self.partners()
 
@@ -198,6 +201,7 @@ class Party:
     def __init__(self, network: MemoryNetwork) -> None:
         self.network = network
         self.alive: set[PeerId] = set()
+        self.resting: set[PeerId] = set()  # their workers take no steps
         self.nodes: list[PartyNode] = []
         self.nursery: trio.Nursery
 

@@ -23,6 +23,7 @@ up: two groups of one round would be two lineages for good.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,7 @@ class Groups(Rounds):
         self._comparing = lessor
         self._codec_name = codec_name
         self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None
+        self.on_behind = self._hold
         self._doubts = Doubts()
         self._waited: dict[bytes, Waits] = {}  # of each run
         self._buffers = BufferPool(_BUFFERS_MAX)
@@ -187,6 +189,14 @@ class Groups(Rounds):
         steps_s = max(limits.ROUND_BEHIND_STEPS * self.call_s(), limits.GROUP_ENLIST_S_MIN)
         line_s = self.catch_up_bytes() / limits.EXCHANGE_RATE_BYTES_PER_S_MIN
         return steps_s + limits.ROUND_THIN_SLACK * line_s
+
+    def _hold(self, gid: bytes, peer: PeerId) -> None:
+        """A mean that is made now would put a member that asks for slow weights behind again."""
+        waits, now = self._waited[gid], self._env.monotonic()
+        held = self.patience.holding(waits, (*waits.members, peer), now, self._catch_up_s())
+        if peer in held.behind:
+            self._waited[gid] = replace(waits, behind=waits.behind | {peer}, behind_s=held.behind_s)
+            self.runs.hold(gid, peer, held.behind_s)
 
     def _begin_run(
         self, begin: events.Begin, intent: PostedIntent, made: tuple[Chunk, ...], ended: GroupEnded

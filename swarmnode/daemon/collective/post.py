@@ -13,25 +13,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from swarmnode import limits
 from swarmnode.daemon.driver import Tasks
-from swarmnode.errors import DeadlineExceeded, Refused, SwarmNodeError
+from swarmnode.errors import DeadlineExceeded, MalformedMessage, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Buffer, Stream
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.exchange import group as wire
-from swarmnode.wire.packing import encode_record
+from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
 
 if TYPE_CHECKING:
     from swarmnode.daemon.membership.swarm import Partners
 
 
+MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 _log = get_logger("swarmnode.daemon.collective")
 # Of a new measure of the line in the next: about four rounds tell.
 _RATE_GAIN = 0.25
@@ -282,3 +283,17 @@ async def _read_to_the_end(stream: Stream, what: str, limit_s: float) -> None:
         await stream.receive_end()
         return
     raise DeadlineExceeded(f"waiting for {what}", limit_s)
+
+
+async def receive_header(stream: Stream) -> wire.Share | wire.Sum:
+    """Return the first message of a stream. Raises SwarmNodeError."""
+    with trio.move_on_after(limits.EXCHANGE_VIEW_S):  # payloads to others share a thin line
+        try:
+            data, _ = await stream.receive_message(max_bytes=0)
+        except trio.EndOfChannel:
+            raise MalformedMessage("expected a payload, got the end of the stream") from None
+        message = decode_record(data, MESSAGE)
+        if not isinstance(message, wire.Share | wire.Sum):
+            raise MalformedMessage(f"expected a payload, got {type(message).__name__}")
+        return message
+    raise DeadlineExceeded("waiting for the header of a payload", limits.EXCHANGE_VIEW_S)

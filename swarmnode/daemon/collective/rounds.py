@@ -168,6 +168,7 @@ class Rounds(ABC):
         on_intent: told of each round that begins.
         on_call: told which round of a lineage half of the members wait for, when this node is not
             due itself.
+        on_behind: told of a run that still enlists, and of a member that has to catch up first.
         on_apart: told that others wait on another lineage, while this node waits.
         on_end: told of each round's end, and whether what came of it is applied.
         on_worker_gone: told that the next worker begins anew.
@@ -214,6 +215,7 @@ class Rounds(ABC):
         self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
         self.on_call: Callable[[int], None] = lambda _lineage: None
         self.on_apart: Callable[[], None] = lambda: None
+        self.on_behind: Callable[[bytes, PeerId], None] = lambda _gid, _peer: None
         self.on_end: Callable[[bool], None] = lambda _is_applied: None
         self.on_worker_gone: Callable[[], None] = lambda: None
         self.on_record: Callable[[events.MeanEnded], None] = lambda _round: None
@@ -298,6 +300,9 @@ class Rounds(ABC):
         if self.is_beside:
             self.runs.refuse(peer, message.gid, "others have all places")
             return
+        if self._self_id not in self._partners.active():  # others do not know yet
+            self.runs.refuse(peer, message.gid, "its worker takes no steps now")
+            return
         now = self._env.monotonic()
         for topic, attempts in self._attempts.items():
             newest = self._newest.get(topic, b"")
@@ -315,6 +320,8 @@ class Rounds(ABC):
             if attempts.is_ahead_of(message):
                 self.patience.note_behind(peer, now)
                 self.runs.refuse(peer, message.gid, "behind: other rounds were made since")
+                if is_waiting:
+                    self.on_behind(newest, peer)
                 return
             if not newest:
                 attempts.follow(message)
@@ -325,8 +332,12 @@ class Rounds(ABC):
                 return
 
     def _present(self) -> set[PeerId]:
-        """Return the members that train, ourselves included, without those that are left out."""
-        members = {*self._partners.partners(), self._self_id}
+        """Return the members that train, ourselves included, without those that are left out.
+
+        Those that rest or start are no part of the majority that a round of a lineage needs: where
+        most volunteers rest, the others go on.
+        """
+        members = {*self._partners.active(), self._self_id}
         others = members - {self._self_id}
         return members - self._trust.left_out(others, self._env.monotonic())
 

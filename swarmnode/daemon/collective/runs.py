@@ -15,12 +15,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from swarmnode import limits
-from swarmnode.daemon.collective.post import Parcel, Post, PostNames, SendRate
+from swarmnode.daemon.collective.post import (
+    MESSAGE,
+    Parcel,
+    Post,
+    PostNames,
+    SendRate,
+    receive_header,
+)
 from swarmnode.daemon.driver import CoreDriver, Tasks
 from swarmnode.daemon.transport.network import ALIVE_SERVICE
 from swarmnode.errors import (
@@ -45,7 +51,6 @@ if TYPE_CHECKING:
     from swarmnode.daemon.membership.swarm import Communicator
 
 
-_MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 _PATIENCE = 3  # a parcel waits for the view of the worker, for shares elsewhere, and for the link
 Payload = Sequence[Buffer]  # in parts, such as the chunks of a codec
 _log = get_logger("swarmnode.daemon.collective")
@@ -206,6 +211,10 @@ class GroupRuns:
         """Go on without a member."""
         self._driver.feed(events.PeerLost(peer, gid))
 
+    def hold(self, gid: bytes, peer: PeerId, behind_s: float) -> None:
+        """Keep the roll open for a member that has to catch up, if it still is."""
+        self._driver.feed(events.Behind(gid, peer, behind_s))
+
     def refuse(self, peer: PeerId, gid: bytes, why: str) -> None:
         """Tell a peer not to wait for this node in a run that did not begin here."""
         if self._tasks.are_open:
@@ -350,7 +359,7 @@ class GroupRuns:
         if plan != run.plan:
             return
         result = await run.cargo.assemble()
-        if plan != run.plan:
+        if plan != run.plan or run.is_over:  # a nursery that closes feels no end of its scope
             return  # members left meanwhile: another mean is made, and of this one nothing is here
         hashes = await run.maker.hashes()
         self._driver.feed(events.Assembled(run.begin.gid, plan, result, hashes))
@@ -411,7 +420,7 @@ class GroupRuns:
                 except trio.EndOfChannel:
                     return
                 self._patience.note_heard(session.peer)
-                message: wire.Message = decode_record(header, _MESSAGE)
+                message: wire.Message = decode_record(header, MESSAGE)
                 if isinstance(message, wire.Share | wire.Sum):
                     raise MalformedMessage("a payload needs a stream of its own")
                 if message.gid not in self._runs:
@@ -424,7 +433,7 @@ class GroupRuns:
         peer = session.peer
         with self._closing_if_rules_break(session):
             async with self._reading.setdefault(peer, trio.Lock()):
-                header = await _receive_header(stream)
+                header = await receive_header(stream)
                 if header.gid not in self._runs or not self._core.expects(peer, header):
                     raise Refused("this payload is not wanted here")
                 run = self._runs[header.gid]
@@ -484,17 +493,3 @@ def _at_once(parts: Payload) -> Callable[[], Awaitable[Payload]]:
         return parts
 
     return load
-
-
-async def _receive_header(stream: Stream) -> wire.Share | wire.Sum:
-    """Return the first message of a stream. Raises SwarmNodeError."""
-    with trio.move_on_after(limits.EXCHANGE_VIEW_S):  # payloads to others share a thin line
-        try:
-            data, _ = await stream.receive_message(max_bytes=0)
-        except trio.EndOfChannel:
-            raise MalformedMessage("expected a payload, got the end of the stream") from None
-        message = decode_record(data, _MESSAGE)
-        if not isinstance(message, wire.Share | wire.Sum):
-            raise MalformedMessage(f"expected a payload, got {type(message).__name__}")
-        return message
-    raise DeadlineExceeded("waiting for the header of a payload", limits.EXCHANGE_VIEW_S)

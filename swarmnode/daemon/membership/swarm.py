@@ -76,7 +76,10 @@ class Partners(Protocol):
         """With our neighbours."""
 
     def partners(self) -> tuple[PeerId, ...]:
-        """Return the members that train now, ourselves included, in id order."""
+        """Return the members that train, start or rest, ourselves included, in id order."""
+
+    def active(self) -> tuple[PeerId, ...]:
+        """Return those of them whose workers take steps now, ourselves only if ours does."""
 
     def want(self, peers: tuple[PeerId, ...]) -> None:
         """Bring about sessions with these, the first before the others, where that costs others."""
@@ -202,10 +205,14 @@ class SwarmPart:
         return self.members.sessions
 
     def partners(self) -> tuple[PeerId, ...]:
-        """Return the members that train now, ourselves included, in id order."""
+        """Return the members that train, start or rest, ourselves included, in id order."""
         return tuple(
             peer for peer in self.members.live() if peer == self.self_id or self._may_train(peer)
         )
+
+    def active(self) -> tuple[PeerId, ...]:
+        """Return those of them whose workers take steps now, ourselves only if ours does."""
+        return tuple(peer for peer in self.partners() if state_of(self.state, peer) == "training")
 
     def want(self, peers: tuple[PeerId, ...]) -> None:
         """Bring about sessions with these: see ``Partners``."""

@@ -118,6 +118,9 @@ class GroupCore:
                 self._silent.discard(peer)
                 if gid in self._runs:
                     self._runs[gid].times.note_bytes(peer, now)
+            case events.Behind(gid, peer, behind_s):
+                if gid in self._runs and peer in self._runs[gid].view:
+                    self._runs[gid].roll.hold(peer, behind_s)
             case events.PeerLost(peer, gid):
                 for run in self._runs.values():
                     if gid in (None, run.gid):

@@ -204,6 +204,15 @@ class Arriving:
 
 
 @dataclass(frozen=True)
+class Behind:
+    """This member has to catch up: the roll of a run that waits for it stays open so long."""
+
+    gid: bytes
+    peer: PeerId
+    behind_s: float
+
+
+@dataclass(frozen=True)
 class PeerLost:
     """The session with this peer ended, or it is known to be dead.
 
@@ -275,6 +284,7 @@ Event = (
     Begin
     | Received
     | Arriving
+    | Behind
     | PeerLost
     | PeerSilent
     | Loaded

@@ -45,7 +45,7 @@ class Run:
         self.phase = Phase.ENLIST
         self.outcome: Commit | Abort | None = None
         self.view: tuple[PeerId, ...] = tuple(sorted({*begin.members, self_id}))
-        self._roll = Roll(begin, self_id, now)
+        self.roll = Roll(begin, self_id, now)
         self._gone: set[PeerId] = set()
         self.times = StageTimes(now)
         self._since, self._resend_at = now, now + limits.GROUP_RESEND_S  # of the phase, of words
@@ -112,7 +112,7 @@ class Run:
         self._gone.add(peer)
         if self.phase is Phase.ENLIST:
             self.view = tuple(member for member in self.view if member != peer)
-            self._roll.remove(peer)
+            self.roll.remove(peer)
             self._close_roll_if_complete(now)
         else:
             self._adopt(set(self.view) - {peer}, now)
@@ -168,7 +168,7 @@ class Run:
     @property
     def _phase_ends_at(self) -> float:
         if self.phase is Phase.ENLIST:
-            return self._roll.closes_at
+            return self.roll.closes_at
         if self.phase is Phase.FLUSH:
             return self._since + min(limits.GROUP_FLUSH_S, self.begin.stage_s)
         plan, lacks, begin = self._plan, self._lacks_shares, self.begin
@@ -184,7 +184,7 @@ class Run:
         silent = self.waits_for
         if now < self._since + self.begin.stage_s and self._lacks_shares:
             silent = self.times.quiet(silent, self.begin.silence_s, now)
-        if self.phase is Phase.ENLIST and len(self._roll.came) < 2:
+        if self.phase is Phase.ENLIST and len(self.roll.came) < 2:
             self.give_up("no other member came")
         elif silent:
             self._charge(silent, now)
@@ -193,11 +193,11 @@ class Run:
             self.give_up("timeout: this node is too slow itself")
 
     def _waited_s(self, now: float) -> float:
-        return self._roll.waited_s(now) if self.phase is Phase.ENLIST else now - self._since
+        return self.roll.waited_s(now) if self.phase is Phase.ENLIST else now - self._since
 
     def _charge(self, peers: Collection[PeerId], now: float) -> None:
         """Charge them for the wait, which is one wait whatever their number: each its part."""
-        if self.phase is Phase.ENLIST and not self._roll.has_called:
+        if self.phase is Phase.ENLIST and not self.roll.has_called:
             return  # none is called: honest members come out of phase
         held_s = self._waited_s(now) / max(1, len(peers))
         self.effects += (HeldRound(self.gid, peer, held_s) for peer in sorted(peers))
@@ -206,7 +206,7 @@ class Run:
     def waits_for(self) -> set[PeerId]:
         """The other members that this phase waits for."""
         if self.phase is Phase.ENLIST:
-            return set(self.view) - self._roll.came
+            return set(self.view) - self.roll.came
         if self.phase is Phase.FLUSH:
             return set(self.view) - self._flushes.keys()
         plan = self._plan
@@ -254,14 +254,14 @@ class Run:
         if wants_answer:
             self._send(peer, self._enlist_message(wants_answer=False))
         if self.phase is Phase.ENLIST:
-            self._roll.add(peer, now)
+            self.roll.add(peer, now)
             self._close_roll_if_complete(now)
 
     def _close_roll_if_complete(self, now: float) -> None:
         if len(self.view) < 2:
             self.give_up("no other member is there")
-        elif self._roll.is_complete(self.view):
-            self._adopt(self._roll.came, now)
+        elif self.roll.is_complete(self.view):
+            self._adopt(self.roll.came, now)
 
     def _take_flush(self, peer: PeerId, message: wire.Flush, now: float) -> None:
         theirs = {PeerId(member) for member in message.view}
@@ -273,7 +273,7 @@ class Run:
         common, silent = set(self.view) & theirs, self.waits_for - theirs
         if 2 * self._waited_s(now) < self._phase_ends_at - now:  # by other clocks and patience
             silent.clear()
-        there = set(self.view) & self._roll.came - silent - self.begin.doubted
+        there = set(self.view) & self.roll.came - silent - self.begin.doubted
         if peer in self.begin.doubted and there - common:
             return  # another may say so as well, or this one is waited for, and pays
         if self.phase is Phase.ENLIST or common != set(self.view):

@@ -138,6 +138,7 @@ class Roll:
         self._opened_at = self._last_at = now
         self._quorum_at: float | None = None  # when a majority of the electorate had come
         self._behind = set(begin.behind)  # those of them that have not come
+        self._behind_s = begin.behind_s
 
     def add(self, peer: PeerId, now: float) -> None:
         """A member has come."""
@@ -146,6 +147,12 @@ class Roll:
         self._last_at = now
         if self._quorum_at is None and has_majority(self._begin.electorate, self.came):
             self._quorum_at = now
+
+    def hold(self, peer: PeerId, behind_s: float) -> None:
+        """A member that has not come showed that it is behind: this is open so long for it."""
+        if peer not in self.came:
+            self._behind.add(peer)
+            self._behind_s = max(self._behind_s, behind_s)
 
     def remove(self, peer: PeerId) -> None:
         """A member is gone."""
@@ -174,7 +181,7 @@ class Roll:
         """When it is closed without those who are missing."""
         begin = self._begin
         is_held = bool(self._behind)
-        closes_at = self._opened_at + max(begin.enlist_s, begin.behind_s * is_held)
+        closes_at = self._opened_at + max(begin.enlist_s, self._behind_s * is_held)
         if not begin.quorum_s:
             return closes_at
         if self._quorum_at is None:  # waiting costs nothing, and alone nothing comes of it

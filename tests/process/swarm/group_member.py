@@ -87,6 +87,9 @@ class Member:
     def partners(self) -> tuple[PeerId, ...]:
         return self.all_ids
 
+    def active(self) -> tuple[PeerId, ...]:
+        return self.all_ids
+
     def live(self) -> tuple[PeerId, ...]:
         return tuple(sorted({*self.sessions, self.identity.peer_id}))
 

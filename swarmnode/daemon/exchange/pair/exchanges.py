@@ -27,7 +27,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.driver import CoreDriver, Tasks
-from swarmnode.daemon.exchange.pair.intents import PairIntents, PartnerChoice, costs, for_core
+from swarmnode.daemon.exchange.pair.intents import PairIntents, PartnerChoice, for_core
 from swarmnode.daemon.exchange.pair.transfer import (
     ExchangeStream,
     ExchangeTotals,
@@ -199,7 +199,7 @@ class Exchanges:
         for intent in self._intents.untried():
             if not self.core.may_begin((intent.tag, intent.fragment), self._env.monotonic()):
                 continue
-            members, reachable = self._neighbours.partners(), costs(self._neighbours)
+            members, reachable = self._choice.among(intent, self._neighbours)
             self._neighbours.want(self._choice.sought(intent, members, reachable))
             candidates = self._choice.candidates(intent, members, reachable)
             if candidates and all(map(self.core.is_exchanging_with, candidates)):

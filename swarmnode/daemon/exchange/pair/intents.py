@@ -244,14 +244,25 @@ class PartnerChoice:
         self._graph: Graph | None = None
         self._graph_of = 0  # how many members it was made for
 
+    def among(
+        self, intent: PostedIntent, partners: Partners
+    ) -> tuple[tuple[PeerId, ...], dict[PeerId, float]]:
+        """Return the members that may be met, and the peers with a session and its way's cost.
+
+        Who rests meets none, but keeps its place in a graph, or each pause would move all others.
+        """
+        if self._topology or intent.selector == "neighbour":
+            return partners.partners(), costs(partners)
+        return tuple(sorted({*partners.active(), self._self_id})), costs(partners)
+
     def candidates(
         self, intent: PostedIntent, members: Sequence[PeerId], reachable: Mapping[PeerId, float]
     ) -> tuple[PeerId, ...]:
         """Return the peers to offer to, the best first.
 
         Args:
-            members: those that train now, ourselves included, in ascending order.
-            reachable: the peers with a session, and what its way costs.
+            members: of :meth:`among`, ourselves included, in ascending order.
+            reachable: of the same.
         """
         graph = self._graph_over(len(members))
         for allowed in self._by_conduct(intent, reachable):

@@ -414,6 +414,42 @@ async def test_who_is_behind_is_told_so_at_once(autojump_clock) -> None:
         assert late.lessor.kinds == ["drop"]
 
 
+async def test_a_round_that_enlists_is_held_for_one_that_shows_that_it_is_behind(
+    autojump_clock,
+) -> None:
+    """The mean was made without it, so that what it had asked for meanwhile was behind again."""
+    async with members(3) as (made, (one, two, late)):
+        for member in (one, two):
+            member.groups.catch_up_bytes = lambda: 20_000_000
+            member.groups.intent_posted(intent(1, lineage=4, base_version=b"v4"))
+        await trio.sleep(1)
+        late.groups.intent_posted(next_mean())
+        await made.until(lambda: late.lessor.told, 1)
+        await trio.sleep(200)
+        assert not one.lessor.told
+        late.groups.intent_posted(intent(2, lineage=4, base_version=b"v4"))
+        await made.until(lambda: one.lessor.told and two.lessor.told, 2)
+        assert [len(member.lessor.told[-1][3]) for member in (one, two, late)] == [3, 3, 3]
+
+
+async def test_one_whose_worker_takes_no_steps_is_not_waited_for(autojump_clock) -> None:
+    async with members(5) as (made, (one, two, *resting)):
+        one.node.party.resting.update(each.node.peer for each in resting)
+        for member in (one, two):
+            member.groups.intent_posted(next_mean())
+        await made.until(lambda: one.lessor.told and two.lessor.told, 1)
+        assert len(one.lessor.told[0][3]) == 2, "nor does it count in the majority"
+
+
+async def test_one_that_others_do_not_know_yet_to_rest_tells_them(autojump_clock) -> None:
+    async with members(3) as (made, (one, two, resting)):
+        for member in (one, two):
+            member.groups.intent_posted(next_mean())
+        resting.node.party.resting.add(resting.node.peer)
+        await made.until(lambda: one.lessor.told and two.lessor.told, 1)
+        assert len(one.lessor.told[0][3]) == 2
+
+
 async def test_two_are_a_group_and_one_is_none(autojump_clock) -> None:
     async with members(2) as (made, (one, two)):
         for member in (one, two):

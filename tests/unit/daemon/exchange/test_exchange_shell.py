@@ -153,6 +153,9 @@ class Rig:
     def partners(self) -> tuple[PeerId, ...]:
         return tuple(sorted({ALICE.peer_id, BOB.peer_id, *self.sessions}))
 
+    def active(self) -> tuple[PeerId, ...]:
+        return self.partners()
+
     async def meet_carol(self, nursery: trio.Nursery) -> None:
         """Let a second peer be there, which keeps its streams as Bob does."""
         near, far = self.network.link("alice", "carol")

@@ -9,6 +9,7 @@ from swarmnode.errors import RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group_events import (
     Abort,
+    Behind,
     Effect,
     HeldRound,
     PeerLost,
@@ -151,6 +152,24 @@ def test_a_roll_that_is_held_for_one_that_is_lost_is_closed_as_any() -> None:
     at.enlist(B, now=0.1)
     at.feed(PeerLost(D), 0.2)
     assert said(at.wait_before(ENLIST_S), wire.Flush) == []
+    assert said(at.wait(ENLIST_S), wire.Flush) == at.tell(flush(A, B), B)
+
+
+def test_a_roll_is_held_for_one_that_shows_meanwhile_that_it_is_behind() -> None:
+    at = OneMember(4)
+    at.enlist(B, now=0.1)
+    at.feed(Behind(GID, D, 60.0), 0.2)
+    at.feed(Behind(b"another", C, 90.0), 0.2)
+    at.feed(Behind(GID, B, 90.0), 0.2)  # it has come
+    assert said(at.wait_before(60.0), wire.Flush) == []
+    assert said(at.wait(60.0), wire.Flush) == at.tell(flush(A, B), B)
+
+
+def test_a_roll_is_not_held_for_one_that_is_in_no_view() -> None:
+    at = OneMember(4)
+    at.enlist(B, now=0.1)
+    at.feed(PeerLost(D), 0.2)
+    at.feed(Behind(GID, D, 60.0), 0.3)
     assert said(at.wait(ENLIST_S), wire.Flush) == at.tell(flush(A, B), B)
 
 

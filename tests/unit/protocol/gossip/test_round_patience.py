@@ -249,6 +249,11 @@ def test_a_roll_that_is_held_closes_as_any_once_that_one_has_come_or_is_gone() -
     come.add(LATE, 5.0)
     gone.remove(LATE)
     assert come.closes_at == gone.closes_at == 3.0
+    gone.hold(LATE, 10.0)
+    come.hold(LATE, BEHIND_S)
+    assert (gone.closes_at, come.closes_at) == (BEHIND_S, 3.0)
+    gone.hold(LATE, BEHIND_S + 1.0)
+    assert gone.closes_at == BEHIND_S + 1.0
 
 
 # --- when members delivered ----------------------------------------------------------------------
