@@ -222,6 +222,14 @@ class HistoryFile:
             self._rotate()
         self._write(line)
 
+    def last(self, most_bytes: int) -> list[dict[str, Any]]:
+        """Return the last entries, oldest first; a damaged line is passed over."""
+        begin = max(0, self._size_bytes - most_bytes)
+        with storage_errors(self._path, "read"):
+            lines = os.pread(self._fd, most_bytes, begin).splitlines()
+        entries = map(_parse_line, lines[1:] if begin else lines)
+        return [entry for entry in entries if entry is not None]
+
     def close(self) -> None:
         """Stop appending."""
         if self._fd >= 0:

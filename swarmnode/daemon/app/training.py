@@ -98,6 +98,7 @@ def make_training(
         trainer=trainer,
         signer=composition.identity,
     )
+    handlers.note_committed(log.means_before)
     merge_runs = GroupRuns(MERGE_MEANS_SERVICE, communicator)
 
     make_finalizer = partial(

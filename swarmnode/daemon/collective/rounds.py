@@ -235,7 +235,10 @@ class Rounds(ABC):
         self.on_intent(intent)
         enlist_s = self._enlist_s(topic)
         if intent.lineage is not None:
-            self._attempts.setdefault(topic, Attempts(self._key, intent)).post(intent)
+            attempts = self._attempts.setdefault(topic, Attempts(self._key, intent))
+            attempts.post(intent)
+            while self.runs.is_over(attempts.gid):  # in an earlier life of the worker or the node
+                attempts.failed()
         self._begin(intent, topic, enlist_s)
 
     def worker_gone(self) -> None:

@@ -25,6 +25,7 @@ from swarmnode.daemon.collective.post import (
     Post,
     PostNames,
     SendRate,
+    at_once,
     receive_header,
 )
 from swarmnode.daemon.driver import CoreDriver, Tasks
@@ -190,6 +191,14 @@ class GroupRuns:
         """Whether :meth:`begin` is possible now."""
         return self._tasks.are_open and self._core.may_begin(gid)
 
+    def note_over(self, gid: bytes) -> None:
+        """This node committed it in an earlier life."""
+        self._core.note_over(gid, self._now())
+
+    def is_over(self, gid: bytes) -> bool:
+        """Whether a run of this name has ended here, and cannot be had again."""
+        return self._core.is_over(gid)
+
     def begin(self, begin: events.Begin, cargo: Cargo, maker: Maker = _NO_MAKER) -> None:
         """Begin a run; with witnesses the cargo is a ``maker``.
 
@@ -268,7 +277,7 @@ class GroupRuns:
                 self._send(run, peer, header, self._share_later(run, header))
             case events.SendSum(gid, peer, plan, piece):
                 parts = run.cargo.sum(piece)  # as of now: a later plan has others
-                self._send(run, peer, wire.Sum(gid, plan, piece), _at_once(parts))
+                self._send(run, peer, wire.Sum(gid, plan, piece), at_once(parts))
             case events.KeepShare(_, peer, piece):
                 run.cargo.keep_share(peer, piece, self._arriving)
             case events.KeepSum(_, _, piece):
@@ -486,10 +495,3 @@ class GroupRuns:
             self._driver.feed(events.PeerLost(session.peer))
             self._tasks.start_while_open(session.aclose, str(error))
             raise
-
-
-def _at_once(parts: Payload) -> Callable[[], Awaitable[Payload]]:
-    async def load() -> Payload:
-        return parts
-
-    return load

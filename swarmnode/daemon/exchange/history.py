@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,19 +25,29 @@ from swarmnode.errors import StorageError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Applied
 from swarmnode.protocol.gossip.events import Finished
+from swarmnode.protocol.gossip.group import GROUP_OUTCOMES_MAX
 from swarmnode.protocol.gossip.group_events import MeanEnded
 from swarmnode.store.files import HistoryFile
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.telemetry.metrics import MixingFigures
 
 _log = get_logger("swarmnode.daemon.exchange")
+# What a node that starts reads of its history: a line is half a kilobyte, and those of means that
+# others can still be at are the last ones.
+_REMEMBERED_BYTES = 64 * limits.KIB
+_XID = re.compile("[0-9a-f]{32}")
 
 
 class ExchangeLog:
-    """One line for each exchange that ended, was merged, or was lost with its worker."""
+    """One line for each exchange that ended, was merged, or was lost with its worker.
+
+    Attributes:
+        means_before: names of the last group means that this node committed in earlier lives.
+    """
 
     def __init__(self, path: Path, boot_epoch: int, env: Env) -> None:
         self._file = HistoryFile(path)
+        self.means_before = _means_in(self._file.last(_REMEMBERED_BYTES))
         self._boot_epoch = boot_epoch
         self._env = env
         self._fails = False
@@ -209,3 +219,12 @@ class SwarmMixing:
                 return
             compute = partial(mixing_of, len(said), observed_rates(said))
             self.figures = await in_thread(compute)
+
+
+def _means_in(entries: Iterable[Mapping[str, object]]) -> tuple[bytes, ...]:
+    found = [
+        str(entry.get("xid"))
+        for entry in entries
+        if entry.get("outcome") == "committed" and "present" in entry
+    ]
+    return tuple(bytes.fromhex(xid) for xid in found if _XID.fullmatch(xid))[-GROUP_OUTCOMES_MAX:]

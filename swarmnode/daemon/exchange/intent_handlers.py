@@ -24,7 +24,7 @@ full       others have all places of the group: this node trains beside it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -213,6 +213,15 @@ class IntentHandlers:
         """Let a line of history be written of each round that ends."""
         for rounds in (self.groups, *self._gathers):
             rounds.on_record = on_record
+
+    def note_committed(self, gids: Iterable[bytes]) -> None:
+        """Means of an earlier life of this node: it began again before them, and has no second say.
+
+        Else others who lack them could make them anew with it, under the same name, of other sums.
+        """
+        for rounds in (self.groups, *self._gathers):
+            for gid in gids:
+                rounds.runs.note_over(gid)
 
     def worker_ready(self, log_round: int) -> None:
         """A worker is up, whose model holds all rounds of the log before ``log_round``."""

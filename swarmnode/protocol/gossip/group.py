@@ -148,6 +148,14 @@ class GroupCore:
                     self._runs[gid].give_up(f"local: {why}")
         self._collect(now)
 
+    def note_over(self, gid: bytes, now: float) -> None:
+        """This node committed it in an earlier life: it has no say in it any more."""
+        self._ended[gid] = _Ended(now, None)
+
+    def is_over(self, gid: bytes) -> bool:
+        """Whether a run of this name was in a view here, and has ended."""
+        return gid in self._ended
+
     def may_begin(self, gid: bytes) -> bool:
         """Whether Begin is allowed: a run that got as far as a first view is not repeated."""
         is_new = gid not in self._runs and gid not in self._ended

@@ -6,6 +6,7 @@ the member, unless the others stay where they are until it has caught up.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,21 @@ async def test_one_that_fetches_slow_weights_for_several_rounds_is_in_means_agai
         made = [means_of(each) - b for each, b in zip(swarm.nodes, before, strict=True)]
         assert made[1] >= max(made) / 2
         check_bits(swarm)
+
+
+async def test_a_mean_that_is_made_again_by_one_that_forgot_it_is_another_one(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    """The one in both majorities was killed: it went over to the second with what it was before."""
+    async with sim_swarm(tmp_path, 2, numel=64, delay_s=0.01, worker=streaming(4, 1)) as swarm:
+        forgetful = swarm.nodes[1]
+        late = swarm.add(replace(forgetful.worker), hints=(1,))
+        await until(lambda: min(map(means_of, swarm.up)) >= 3, 100, poll_s=0.1)
+        await swarm.kill(forgetful.index)
+        swarm.partition(range(1), range(1, 3))
+        # Away from the first they begin where it all began.
+        await swarm.start(forgetful.index)
+        await swarm.start(late.index)
+        await until(lambda: min(means_of(forgetful), means_of(late)) >= 3, 300, poll_s=0.5)
+        histories = {str(node.peer): node.history for node in swarm.nodes}
+        assert not audit_histories(histories).half_applied

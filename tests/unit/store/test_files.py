@@ -366,6 +366,23 @@ def test_history_goes_on_after_a_restart(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_the_last_entries_of_a_history_are_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "exchanges.jsonl"
+    history = HistoryFile(path)
+    assert history.last(100) == []
+    for n in range(30):
+        history.append({"n": n})
+    line = len(b'{"n":29}\n')
+    assert history.last(10**6) == [{"n": n} for n in range(30)]
+    assert history.last(3 * line + 1) == [{"n": n} for n in (27, 28, 29)]
+    with path.open("ab") as file:
+        file.write(b'{"n": torn\n')
+    again = HistoryFile(path)
+    assert again.last(3 * line)[-1] == {"n": 29}
+    history.close()
+    again.close()
+
+
 def test_history_stays_within_two_files(tmp_path: Path) -> None:
     path = tmp_path / "exchanges.jsonl"
     history = HistoryFile(path, bytes_max=100)

@@ -450,6 +450,17 @@ async def test_one_that_others_do_not_know_yet_to_rest_tells_them(autojump_clock
         assert len(one.lessor.told[0][3]) == 2
 
 
+async def test_workers_that_went_back_make_a_mean_anew_under_another_name(autojump_clock) -> None:
+    async with members(2) as (made, (one, two)):
+        for number in (1, 2):
+            for member in (one, two):
+                member.groups.intent_posted(next_mean(number))
+            await made.until(lambda n=number: len(one.lessor.told) == len(two.lessor.told) == n)
+            for member in (one, two):
+                member.groups.worker_gone()
+        assert one.lessor.kinds == two.lessor.kinds == ["apply", "apply"]
+
+
 async def test_two_are_a_group_and_one_is_none(autojump_clock) -> None:
     async with members(2) as (made, (one, two)):
         for member in (one, two):
