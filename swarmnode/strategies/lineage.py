@@ -219,6 +219,9 @@ class InLineage(InRounds, InPieces):
     def on_stray(self) -> None:
         self._catch_ups.is_stray = True
 
+    def on_resume(self) -> None:
+        self._catch_ups.note_missed()
+
     def _catch_up(self) -> Intent:
         names = ("phi", self.momentum_buffer)
         views = (

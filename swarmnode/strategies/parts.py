@@ -204,6 +204,9 @@ class GroupPart:
     def on_stray(self) -> None:
         """Take note that most members are on another lineage: ask for theirs."""
 
+    def on_resume(self) -> None:
+        """Take note that this node goes on after a rest: others may be further by now."""
+
     def on_call(self, lineage: int) -> None:
         """Take note that others wait for this node's share of mean number ``lineage``, from 0."""
 

@@ -245,6 +245,9 @@ class Sparse(InRounds, Strategy):
     def on_stray(self) -> None:
         self._catch_ups.is_stray = True
 
+    def on_resume(self) -> None:
+        self._catch_ups.note_missed()
+
     def _catch_up(self) -> Intent:
         return Intent(
             Kind.PULL,

@@ -280,7 +280,9 @@ class _Life:
                 records = [Record(r.author, r.payload, r.round) for r in message.records]
                 self._strategy.on_records(message.round, records)
             case Pause() | Resume():
-                self._is_paused = isinstance(message, Pause)
+                was_paused, self._is_paused = self._is_paused, isinstance(message, Pause)
+                if was_paused and not self._is_paused:
+                    self._strategy.on_resume()
 
     def _report(self) -> None:
         steps = self._worker.step

@@ -362,7 +362,9 @@ class Loop:
             case GiveShare() | WeighMerge():
                 self.help_merge(message)
             case Pause() | Resume():
-                self.paused = isinstance(message, Pause)
+                was_paused, self.paused = self.paused, isinstance(message, Pause)
+                if was_paused and not self.paused:
+                    self.strategy.on_resume()
                 self.merge_due()
                 self.reporter.report_soon()
             case Share():

@@ -218,6 +218,17 @@ def test_a_pair_that_comes_to_nothing_is_a_round_missed() -> None:
 
 
 @pytest.mark.parametrize("make", [streaming, sparse])
+def test_after_a_rest_a_peer_is_asked_for_what_is_further(make: Any) -> None:
+    node = make(every=4)
+    at(node, 3, hashed=9)
+    assert [each for _, each in due(node, range(1, 3)) if each.kind is Kind.PULL] == []
+    node.on_resume()
+    (question,) = [each for _, each in due(node, range(3, 4)) if each.kind is Kind.PULL]
+    assert question == node.answers()[0]
+    assert question.base_version != ANY_LINEAGE, "it stays on its lineage"
+
+
+@pytest.mark.parametrize("make", [streaming, sparse])
 def test_after_a_mean_that_came_to_nothing_a_peer_is_asked_for_its_slow_weights(make: Any) -> None:
     node = make(every=4)
     at(node, 3, hashed=9)

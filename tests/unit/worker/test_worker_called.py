@@ -6,6 +6,7 @@ from swarmnode.ipc.control import (
     Called,
     Pause,
     PostedIntent,
+    Resume,
     SlotReady,
     Stop,
     TakeView,
@@ -51,6 +52,17 @@ def test_what_came_beside_the_call_is_done_where_all_else_is(rig):
     assert not rig.loop.paused
     rig.loop.listen()
     assert rig.loop.paused
+
+
+def test_only_a_node_that_rested_asks_for_what_is_further(rig):
+    rig.loop.obey(Resume())
+    rig.step()
+    assert rig.received(PostedIntent) == []
+    rig.loop.obey(Pause())
+    rig.loop.obey(Pause())
+    rig.loop.obey(Resume())
+    rig.step()
+    assert [intent.kind for intent in rig.received(PostedIntent)] == ["pull"]
 
 
 def test_a_called_node_waits_for_the_question_and_lends_its_view_before_the_next_step(rig):
