@@ -221,9 +221,9 @@ def test_a_pair_that_comes_to_nothing_is_a_round_missed() -> None:
 def test_after_a_rest_a_peer_is_asked_for_what_is_further(make: Any) -> None:
     node = make(every=4)
     at(node, 3, hashed=9)
-    assert due(node, range(1, 3)) == []
+    assert not [each for _, each in due(node, range(1, 3)) if each.kind is Kind.PULL]
     node.on_resume()
-    assert [each for _, each in due(node, range(3, 4))] == [node.answers()[0]]
+    assert [e for _, e in due(node, range(3, 4)) if e.kind is Kind.PULL] == [node.answers()[0]]
 
 
 @pytest.mark.parametrize("make", [streaming, sparse])
