@@ -104,6 +104,10 @@ class Journal:
                 sync_directory(path.parent)
             undo.pop_all()
 
+    def let_go(self) -> None:
+        """Hold what was recovered no longer: it may be megabytes, and was taken in."""
+        self.recovered = Recovery(())
+
     def append(self, payload: bytes) -> int:
         """Write one record; return its sequence. Durable only after :meth:`sync`.
 

@@ -65,6 +65,9 @@ def test_what_was_appended_is_read_in_order(tmp_path: Path) -> None:
         assert journal.sync() == 5
     with Journal(path) as journal:
         assert journal.recovered.records == (*PAYLOADS, b"five")
+        journal.let_go()
+        assert journal.recovered.records == ()
+        assert journal.append(b"six") == 6
 
 
 def test_every_truncation_is_cut_to_the_last_whole_record(tmp_path: Path, no_fsync: None) -> None:

@@ -197,6 +197,7 @@ class TrustKeeper:
         found = journal.recovered
         now, unix_s = self._env.monotonic(), self._env.wall()
         n_bad = self.book.restore(found.records, now, unix_s)
+        journal.let_go()
         if n_bad or found.cut_bytes:
             _log.warning(
                 "the journal of trust was damaged; some peers are neutral again",

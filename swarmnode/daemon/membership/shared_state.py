@@ -226,6 +226,7 @@ class StateKeeper:
                 records.append(decode_record(payload, Signed))
             except MalformedMessage as error:  # of another version
                 _log.warning("a record of the journal is left out", why=str(error))
+        journal.let_go()
         self._driver.feed(events.Restored(tuple(records)))
 
     def _persist(self, effect: events.Persist) -> None:
