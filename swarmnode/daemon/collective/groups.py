@@ -90,6 +90,7 @@ class Groups(Rounds):
         self.on_behind = self._hold
         self._doubts = Doubts()
         self._waited: dict[bytes, Waits] = {}  # of each run
+        self._electorates: dict[bytes, tuple[PeerId, ...]] = {}  # of each, as it was begun
         self._buffers = BufferPool(_BUFFERS_MAX)
         self._has_averaged = trio.Event()  # since memory was looked at
         self.payloads_refused_total = 0
@@ -109,6 +110,20 @@ class Groups(Rounds):
                 self._has_averaged = trio.Event()
                 await trio.sleep(_BUFFERS_KEPT_S)
             self._buffers.clear()
+
+    def partners_changed(self) -> None:
+        """Go on without the dead; a roll that waits for a majority waits for one of those now."""
+        super().partners_changed()
+        for topic, attempts in list(self._attempts.items()):
+            gid = self._newest.get(topic, b"")
+            if not self.runs.core.lacks_quorum(gid):
+                continue
+            if (
+                self._electorates[gid] != self._members(attempts.intent)[0]
+                and attempts.begin_anew()
+            ):
+                self._give_up_quietly(gid, "others train now")
+                self._begin(attempts.intent, topic, self._grace_s(topic))
 
     # --- inside --------------------------------------------------------------------------------
 
@@ -139,6 +154,7 @@ class Groups(Rounds):
         if topic in self._attempts:  # a mean of a lineage
             waits = self.patience.holding(waits, members, now, self._catch_up_s())
         self._waited[gid] = waits
+        self._electorates[gid] = members
         begin = events.Begin(
             gid,
             waits.members,
@@ -257,6 +273,7 @@ class Groups(Rounds):
         contributors = how.contributors if isinstance(how, events.Commit) else ()
         made_s = how.usual_s if isinstance(how, events.Commit) else 0.0
         waits = self._waited.pop(gid)
+        del self._electorates[gid]
         self.patience.note_over(waits, contributors, took_s, now)
         self.patience.note_roll(waits, contributors, took_s - made_s, self._grace_s(topic), now)
         self._note_over(gid, topic, is_in_vain=isinstance(how, events.Abort))

@@ -87,6 +87,14 @@ class Attempts:
         """The run ended in vain: the next one has another name."""
         self.number += 1
 
+    def begin_anew(self) -> bool:
+        """Go on to another attempt for the same intent; False: it was begun anew often enough."""
+        if not self._restarts_left:
+            return False
+        self._restarts_left -= 1
+        self.number += 1
+        return True
+
     def follow(self, call: Enlist) -> bool:
         """Go on to the attempt that a peer calls to; return whether it is a later one at this mean.
 
@@ -237,7 +245,9 @@ class Rounds(ABC):
         if intent.lineage is not None:
             attempts = self._attempts.setdefault(topic, Attempts(self._key, intent))
             attempts.post(intent)
-            while self.runs.is_over(attempts.gid):  # in an earlier life of the worker or the node
+            while self.runs.core.is_over(
+                attempts.gid
+            ):  # in an earlier life of the worker or the node
                 attempts.failed()
         self._begin(intent, topic, enlist_s)
 

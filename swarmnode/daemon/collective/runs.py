@@ -163,9 +163,9 @@ class GroupRuns:
         self._partners = communicator.partners
         self._live = communicator.live
         self._called, self._held = called, held
-        self._core = GroupCore(self._self_id)
+        self.core = GroupCore(self._self_id)
         self._driver: CoreDriver[events.Event, events.Effect] = CoreDriver(
-            self._core, self._carry_out, now=self._now
+            self.core, self._carry_out, now=self._now
         )
         self._runs: dict[bytes, _Running] = {}
         self._posts: dict[PeerId, Post] = {}
@@ -189,15 +189,11 @@ class GroupRuns:
 
     def may_begin(self, gid: bytes) -> bool:
         """Whether :meth:`begin` is possible now."""
-        return self._tasks.are_open and self._core.may_begin(gid)
+        return self._tasks.are_open and self.core.may_begin(gid)
 
     def note_over(self, gid: bytes) -> None:
         """This node committed it in an earlier life."""
-        self._core.note_over(gid, self._now())
-
-    def is_over(self, gid: bytes) -> bool:
-        """Whether a run of this name has ended here, and cannot be had again."""
-        return self._core.is_over(gid)
+        self.core.note_over(gid, self._now())
 
     def begin(self, begin: events.Begin, cargo: Cargo, maker: Maker = _NO_MAKER) -> None:
         """Begin a run; with witnesses the cargo is a ``maker``.
@@ -241,7 +237,7 @@ class GroupRuns:
 
     def statistics(self) -> GroupStatistics:
         """Return the counters of the core."""
-        return self._core.statistics()
+        return self.core.statistics()
 
     @property
     def sent_bytes(self) -> int:
@@ -443,7 +439,7 @@ class GroupRuns:
         with self._closing_if_rules_break(session):
             async with self._reading.setdefault(peer, trio.Lock()):
                 header = await receive_header(stream)
-                if header.gid not in self._runs or not self._core.expects(peer, header):
+                if header.gid not in self._runs or not self.core.expects(peer, header):
                     raise Refused("this payload is not wanted here")
                 run = self._runs[header.gid]
                 with trio.CancelScope() as scope:

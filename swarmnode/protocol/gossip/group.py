@@ -156,6 +156,11 @@ class GroupCore:
         """Whether a run of this name was in a view here, and has ended."""
         return gid in self._ended
 
+    def lacks_quorum(self, gid: bytes) -> bool:
+        """Whether a run has no view yet, and waits for a majority of its electorate."""
+        run = self._runs.get(gid)
+        return run is not None and run.phase is Phase.ENLIST and run.roll.lacks_quorum
+
     def may_begin(self, gid: bytes) -> bool:
         """Whether Begin is allowed: a run that got as far as a first view is not repeated."""
         is_new = gid not in self._runs and gid not in self._ended

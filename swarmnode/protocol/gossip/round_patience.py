@@ -164,6 +164,11 @@ class Roll:
         return self.came >= set(members)
 
     @property
+    def lacks_quorum(self) -> bool:
+        """Whether it waits for a majority of its electorate."""
+        return self._quorum_at is None and bool(self._begin.electorate)
+
+    @property
     def has_called(self) -> bool:
         """Whether those that are missing were to come: half call the others, and only in a lineage.
 

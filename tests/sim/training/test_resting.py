@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import trio
 
 from swarmnode.ipc.control import Configure
+from swarmnode.processes.audit import audit_histories
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.sparse import Sparse
 from swarmnode.strategies.streaming import Streaming
@@ -37,8 +39,11 @@ class SlowToStart(StrategyWorker):
             yield life
 
 
-def streaming(x: Any) -> Streaming:
-    return Streaming({"every": EVERY, "fragments": 1}, x)
+def streaming_in(every: int) -> Callable[[Any], Streaming]:
+    return lambda x: Streaming({"every": every, "fragments": 1}, x)
+
+
+streaming = streaming_in(EVERY)
 
 
 def sparse(x: Any) -> Sparse:
@@ -113,3 +118,46 @@ async def test_a_member_that_starts_again_is_not_waited_for(
         await until(lambda: lost.status.state == "training", 120, poll_s=0.5)
         await trio.sleep(5 * ROUND_S)
         assert await rounds_made(swarm.nodes) >= 0.8 * WATCHED_ROUNDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [9, 10, 11])
+async def test_five_of_six_that_come_and_go_leave_most_of_the_rounds(
+    tmp_path, autojump_clock, seed: int
+) -> None:
+    """A worker takes four seconds to start, each node lasts twenty, rounds take a sixth of one.
+
+    A third was left at the best where those that start counted in majorities, and were waited for.
+    """
+    watched_s, lasts_s, step_s = 60.0, 20.0, 0.01
+    worker = SlowToStart(
+        np.zeros(NUMEL), streaming_in(16), step_s=0.7 * step_s, late_s=0.3 * step_s
+    )
+    async with sim_swarm(
+        tmp_path, 6, numel=NUMEL, seed=seed, delay_s=0.002, worker=worker
+    ) as swarm:
+        await begin(swarm)
+        for node in swarm.nodes:
+            node.worker.start_s = 4.0
+
+        async def come_and_go(index: int) -> None:
+            rng = random.Random(f"{seed}/{index}")
+            while True:
+                await trio.sleep(rng.expovariate(1 / lasts_s))
+                if rng.random() < 1 / 3:
+                    swarm.nodes[index].worker.crash()
+                else:
+                    await swarm.kill(index)
+                    await trio.sleep(rng.uniform(0.2, 4.0))
+                    await swarm.start(index)
+
+        before = swarm.nodes[0].status.exchanges_committed
+        async with trio.open_nursery() as nursery:
+            for index in range(1, 6):
+                nursery.start_soon(come_and_go, index)
+            await trio.sleep(watched_s)
+            nursery.cancel_scope.cancel()
+        made = swarm.nodes[0].status.exchanges_committed - before
+        assert made >= 0.55 * watched_s / (16 * step_s), "now and then one is alone"
+        histories = {str(node.peer): node.history for node in swarm.nodes}
+        assert not audit_histories(histories).half_applied

@@ -441,6 +441,35 @@ async def test_one_whose_worker_takes_no_steps_is_not_waited_for(autojump_clock)
         assert len(one.lessor.told[0][3]) == 2, "nor does it count in the majority"
 
 
+async def test_a_roll_waits_for_a_majority_of_those_that_train_now(autojump_clock) -> None:
+    """It waited for two minutes for one that had begun to rest, and knew none that had come."""
+    async with members(3) as (made, (one, two, three)):
+        resting = one.node.party.resting
+        resting.add(three.node.peer)
+        one.groups.intent_posted(next_mean())
+        await trio.sleep(1)
+        resting.add(two.node.peer)
+        resting.discard(three.node.peer)
+        one.sees_the_death()
+        three.groups.intent_posted(next_mean())
+        await made.until(lambda: one.lessor.told and three.lessor.told, 2)
+        assert one.lessor.kinds == three.lessor.kinds == ["apply"]
+
+
+async def test_a_roll_is_begun_anew_a_few_times_only(autojump_clock) -> None:
+    async with members(3) as (made, (one, two, three)):
+        resting = one.node.party.resting
+        one.groups.intent_posted(next_mean())
+        for number in range(20):
+            resting.clear()
+            resting.add((two, three)[number % 2].node.peer)
+            one.sees_the_death()
+        two.groups.intent_posted(next_mean())
+        three.groups.intent_posted(next_mean())
+        await made.until(lambda: two.lessor.told and three.lessor.told, 2)
+        assert one.groups.runs.statistics().aborted_total == {"local": 4}
+
+
 async def test_one_that_others_do_not_know_yet_to_rest_tells_them(autojump_clock) -> None:
     async with members(3) as (made, (one, two, resting)):
         for member in (one, two):
