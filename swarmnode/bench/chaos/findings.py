@@ -22,6 +22,7 @@ from swarmnode.processes.audit import Audit, Entry, audit_histories
 
 _MB = 1e6
 _HOUR_S = 3600.0
+_HASH_CHARACTERS = 9  # of a result: and "committed" is whole
 # A process that has just begun still loads what it needs; a slope over minutes says nothing.
 _WARM_UP_S = 120.0
 _SLOPE_OF_S = 240.0
@@ -113,7 +114,11 @@ def _told(xid: str, histories: Mapping[str, Iterable[Entry]]) -> str:
     """Return what each node has written of an exchange."""
     found = {
         peer[:12]: [
-            " ".join(str(entry[key]) for key in ("event", "outcome", "boot") if key in entry)
+            " ".join(
+                str(entry[key])[:_HASH_CHARACTERS]
+                for key in ("event", "outcome", "boot", "result")
+                if key in entry
+            )
             for entry in entries
             if entry["xid"] == xid
         ]

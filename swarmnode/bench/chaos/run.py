@@ -118,7 +118,18 @@ def run_chaos(settings: Settings, say: Say) -> dict[str, Any]:
             chaos.kinds -= left_out.keys()
             run_async(chaos.run)
             seen.append(chaos.evidence)
+            if findings.judge(chaos.evidence).violations:
+                say(f"what the nodes wrote is kept in {keep_words(folder)}")
     return findings.outcome(settings.seed, settings.minutes, seen, left_out)
+
+
+def keep_words(folder: Path) -> Path:
+    """Copy logs and histories of all nodes to where they stay; return that folder."""
+    kept = folder.with_name(f"{folder.name}-kept")
+    for path in (*folder.glob("*/daemon.log"), *folder.glob("*/exchanges.jsonl*")):
+        (kept / path.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, kept / path.parent.name / path.name)
+    return kept
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from swarmnode.bench.chaos.plan import (
     network_faults,
     node_faults,
 )
-from swarmnode.bench.chaos.run import STRATEGIES
+from swarmnode.bench.chaos.run import STRATEGIES, keep_words
 from swarmnode.bench.chaos.world import rules
 from swarmnode.processes.audit import Entry
 
@@ -74,6 +74,23 @@ def test_two_results_of_one_round_are_found() -> None:
         entry |= {"outcome": "committed", "result": result}
         found.histories[peer] = [*found.histories[peer], entry, merged("2")]
     assert judge(found).half_applied == ("2",)
+    assert "a: finished committed 1 aa, applied 1; b: finished committed 1 bb" in "".join(
+        judge(found).violations
+    )
+
+
+def test_what_the_nodes_wrote_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "chaos"
+    for name in ("daemon.log", "exchanges.jsonl", "exchanges.jsonl.1", "node.key"):
+        (folder / "n3").mkdir(parents=True, exist_ok=True)
+        (folder / "n3" / name).write_text(name)
+    kept = keep_words(folder)
+    assert sorted(path.name for path in (kept / "n3").iterdir()) == [
+        "daemon.log",
+        "exchanges.jsonl",
+        "exchanges.jsonl.1",
+    ]
+    assert (kept / "n3" / "daemon.log").read_text() == "daemon.log"
 
 
 def test_what_a_node_itself_calls_in_doubt_is_counted_apart() -> None:
