@@ -256,6 +256,16 @@ def test_a_roll_that_is_held_closes_as_any_once_that_one_has_come_or_is_gone() -
     assert gone.closes_at == BEHIND_S + 1.0
 
 
+def test_a_roll_lacks_a_quorum_until_most_of_its_electorate_have_come() -> None:
+    any_may = Begin(GID, PEERS, 4, 1.0, 3.0, TRANSFER_S)
+    assert not Roll(any_may, SELF, 0.0).lacks_quorum
+    roll = Roll(replace(any_may, electorate=PEERS), SELF, 0.0)
+    roll.add(PEERS[1], 1.0)
+    assert roll.lacks_quorum
+    roll.add(PEERS[2], 1.0)
+    assert not roll.lacks_quorum
+
+
 # --- when members delivered ----------------------------------------------------------------------
 
 
