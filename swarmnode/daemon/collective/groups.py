@@ -118,10 +118,8 @@ class Groups(Rounds):
             gid = self._newest.get(topic, b"")
             if not self.runs.core.lacks_quorum(gid):
                 continue
-            if (
-                self._electorates[gid] != self._members(attempts.intent)[0]
-                and attempts.begin_anew()
-            ):
+            is_of_others = self._electorates[gid] != self._members(attempts.intent)[0]
+            if is_of_others and attempts.begin_anew():
                 self._give_up_quietly(gid, "others train now")
                 self._begin(attempts.intent, topic, self._grace_s(topic))
 

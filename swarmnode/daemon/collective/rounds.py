@@ -245,9 +245,8 @@ class Rounds(ABC):
         if intent.lineage is not None:
             attempts = self._attempts.setdefault(topic, Attempts(self._key, intent))
             attempts.post(intent)
-            while self.runs.core.is_over(
-                attempts.gid
-            ):  # in an earlier life of the worker or the node
+            # One of an earlier life of the worker, or of the node, has its say already.
+            while self.runs.core.is_over(attempts.gid):
                 attempts.failed()
         self._begin(intent, topic, enlist_s)
 
