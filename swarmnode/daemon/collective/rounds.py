@@ -312,7 +312,8 @@ class Rounds(ABC):
         if self.is_beside:
             self.runs.refuse(peer, message.gid, "others have all places")
             return
-        if self._self_id not in self._partners.active():  # others do not know yet
+        # Others do not know yet; of the first mean of all, who starts is a part.
+        if message.lineage and self._self_id not in self._partners.active():
             self.runs.refuse(peer, message.gid, "its worker takes no steps now")
             return
         now = self._env.monotonic()
@@ -337,19 +338,23 @@ class Rounds(ABC):
                 return
             if not newest:
                 attempts.follow(message)
-                is_called = attempts.is_called(peer, message, self._present())
+                present = self._present(message.lineage)
+                is_called = attempts.is_called(peer, message, present)
                 if is_called and now >= self._call_told_at + _CALL_TOLD_S:
                     self._call_told_at = now
                     self.on_call(message.lineage or 0)
                 return
 
-    def _present(self) -> set[PeerId]:
+    def _present(self, lineage: int | None) -> set[PeerId]:
         """Return the members that train, ourselves included, without those that are left out.
 
         Those that rest or start are no part of the majority that a round of a lineage needs: where
-        most volunteers rest, the others go on.
+        most volunteers rest, the others go on. But all begin together: who is not in the first mean
+        of all may take those of the others for worse than what it has learnt alone meanwhile.
         """
-        members = {*self._partners.active(), self._self_id}
+        partners = self._partners
+        found = partners.active() if lineage else partners.partners()
+        members = {*found, self._self_id}
         others = members - {self._self_id}
         return members - self._trust.left_out(others, self._env.monotonic())
 

@@ -34,7 +34,6 @@ CASES: dict[Setting, tuple[str, ...]] = {
     GROUPS: (
         *LIES,
         *(f"round-{stall}" for stall in ("enlist", "flush", "share", "sum", "prepared")),
-        "round-claims",
         *OF_ALL,
     ),
     GATHERINGS: ("round-flush", "round-share", "withheld", "huge"),

@@ -441,6 +441,20 @@ async def test_one_whose_worker_takes_no_steps_is_not_waited_for(autojump_clock)
         assert len(one.lessor.told[0][3]) == 2, "nor does it count in the majority"
 
 
+async def test_those_that_still_start_are_part_of_the_first_mean_of_all(autojump_clock) -> None:
+    """Half of a swarm that was started together was on no lineage for half a minute."""
+    async with members(3) as (made, (one, two, starting)):
+        one.node.party.resting.add(starting.node.peer)
+        for member in (one, two):
+            member.groups.intent_posted(intent(lineage=0, base_version=b"v0"))
+        await trio.sleep(5)
+        assert not one.lessor.told
+        one.node.party.resting.clear()
+        starting.groups.intent_posted(intent(lineage=0, base_version=b"v0"))
+        await made.until(lambda: one.lessor.told and starting.lessor.told, 2)
+        assert len(one.lessor.told[0][3]) == 3
+
+
 async def test_a_roll_waits_for_a_majority_of_those_that_train_now(autojump_clock) -> None:
     """It waited for two minutes for one that had begun to rest, and knew none that had come."""
     async with members(3) as (made, (one, two, three)):
