@@ -211,6 +211,7 @@ class Rounds(ABC):
         self._attempts: dict[Topic, Attempts] = {}  # of rounds in a lineage
         self._call_told_at = self._apart_told_at = -math.inf
         self._settled = trio.Event()  # a run is over
+        self._is_founded = False  # there was a first mean, here or elsewhere
         self._is_known = False  # to the worker, or it is dead: nothing came of the intent
         self.patience = RoundPatience()
         self.runs = GroupRuns(
@@ -316,6 +317,11 @@ class Rounds(ABC):
         if message.lineage and self._self_id not in self._partners.active():
             self.runs.refuse(peer, message.gid, "its worker takes no steps now")
             return
+        if message.lineage and not self._is_founded:
+            self._is_founded = True
+            for gid in list(self._newest.values()):
+                if self.runs.is_enlisting(gid):  # for the first mean, over those that start as well
+                    self.runs.give_up(gid, "others have made means")
         now = self._env.monotonic()
         for topic, attempts in self._attempts.items():
             newest = self._newest.get(topic, b"")
@@ -353,7 +359,8 @@ class Rounds(ABC):
         of all may take those of the others for worse than what it has learnt alone meanwhile.
         """
         partners = self._partners
-        found = partners.active() if lineage else partners.partners()
+        self._is_founded |= bool(lineage)
+        found = partners.active() if self._is_founded else partners.partners()
         members = {*found, self._self_id}
         others = members - {self._self_id}
         return members - self._trust.left_out(others, self._env.monotonic())
