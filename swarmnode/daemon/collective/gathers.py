@@ -134,7 +134,7 @@ class Gathers(Rounds):
     def _begin(self, intent: PostedIntent, topic: Topic, enlist_s: float) -> None:
         self.is_used = True
         gid = self._gid(intent, topic)
-        members = seats(self._present(intent.lineage), _MEMBERS_MAX)
+        members = seats(self._present(), _MEMBERS_MAX)
         if why := self._refusal(intent, gid, members):
             self.refused_total += 1
             self._failed(topic, gid)

@@ -239,7 +239,7 @@ class Groups(Rounds):
         All meet. Or it is this node's part of the round's order where the strategy wants groups
         of a size, and has no lineages, which parts of a round would be.
         """
-        members = self._present(intent.lineage)
+        members = self._present()
         members -= self._doubts.faulty(len(members), self._env.monotonic()) - {self._self_id}
         size = min(intent.group_size_max or limits.GROUP_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
         if not intent.group_size_max or intent.lineage is not None:

@@ -243,6 +243,7 @@ class Rounds(ABC):
         self._replace(topic)
         self.on_intent(intent)
         enlist_s = self._enlist_s(topic)
+        self._is_founded |= bool(intent.lineage)
         if intent.lineage is not None:
             attempts = self._attempts.setdefault(topic, Attempts(self._key, intent))
             attempts.post(intent)
@@ -344,14 +345,13 @@ class Rounds(ABC):
                 return
             if not newest:
                 attempts.follow(message)
-                present = self._present(message.lineage)
-                is_called = attempts.is_called(peer, message, present)
+                is_called = attempts.is_called(peer, message, self._present())
                 if is_called and now >= self._call_told_at + _CALL_TOLD_S:
                     self._call_told_at = now
                     self.on_call(message.lineage or 0)
                 return
 
-    def _present(self, lineage: int | None) -> set[PeerId]:
+    def _present(self) -> set[PeerId]:
         """Return the members that train, ourselves included, without those that are left out.
 
         Those that rest or start are no part of the majority that a round of a lineage needs: where
@@ -359,7 +359,6 @@ class Rounds(ABC):
         of all may take those of the others for worse than what it has learnt alone meanwhile.
         """
         partners = self._partners
-        self._is_founded |= bool(lineage)
         found = partners.active() if self._is_founded else partners.partners()
         members = {*found, self._self_id}
         others = members - {self._self_id}
