@@ -130,7 +130,7 @@ class Node:
         self._finish = trio.Event()
         self._failure: SwarmNodeError | None = None
         self._files = ExitStack()  # what is open on the disk
-        self._log = ExchangeLog(config.paths.history, boot_epoch, env)
+        self._log = ExchangeLog(config.paths.history, boot_epoch, env, link.swarm_id)
         self._files.callback(self._log.close)
         self._composition = composition = compose(config, identity, boot_epoch, transport, env)
         self._network, self._discovery = composition.network, composition.discovery

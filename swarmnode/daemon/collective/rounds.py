@@ -166,6 +166,29 @@ class Failures:
         return min((*found, *others), key=lambda each: each.since, default=Failing(now))
 
 
+class FirstMean:
+    """Whether a swarm has made its first mean of all, as this node knows.
+
+    A quorum of those that were there made it. So for a node that has none behind it, half of the
+    others must claim some: one that lied would let some begin without those that still start.
+    """
+
+    def __init__(self) -> None:
+        self.is_made = False
+        self._claims: set[PeerId] = set()  # bounded by the members at the last one
+
+    def claimed(self, peer: PeerId, members: Collection[PeerId]) -> bool:
+        """A peer says that it has means behind it; return whether that makes it known just now.
+
+        ``members`` are all that train, start or rest, this node included.
+        """
+        if self.is_made:
+            return False
+        self._claims = {each for each in (*self._claims, peer) if each in members}
+        self.is_made = bool(self._claims) and 2 * len(self._claims) >= len(members) - 1
+        return self.is_made
+
+
 class Rounds(ABC):
     """An IntentHandler of rounds, without what one kind of them carries.
 
@@ -211,7 +234,7 @@ class Rounds(ABC):
         self._attempts: dict[Topic, Attempts] = {}  # of rounds in a lineage
         self._call_told_at = self._apart_told_at = -math.inf
         self._settled = trio.Event()  # a run is over
-        self._is_founded = False  # there was a first mean, here or elsewhere
+        self._first_mean = FirstMean()
         self._is_known = False  # to the worker, or it is dead: nothing came of the intent
         self.patience = RoundPatience()
         self.runs = GroupRuns(
@@ -243,7 +266,7 @@ class Rounds(ABC):
         self._replace(topic)
         self.on_intent(intent)
         enlist_s = self._enlist_s(topic)
-        self._is_founded |= bool(intent.lineage)
+        self._first_mean.is_made |= bool(intent.lineage)
         if intent.lineage is not None:
             attempts = self._attempts.setdefault(topic, Attempts(self._key, intent))
             attempts.post(intent)
@@ -262,6 +285,11 @@ class Rounds(ABC):
         self._failures.clear()
         self.is_beside = False
         self.on_worker_gone()
+
+    def note_committed(self, gid: bytes) -> None:
+        """This node committed this mean in an earlier life."""
+        self.runs.note_over(gid)
+        self._first_mean.is_made = True
 
     def partners_changed(self) -> None:
         """Go on without the dead. A member that came is in the next round."""
@@ -318,8 +346,7 @@ class Rounds(ABC):
         if message.lineage and self._self_id not in self._partners.active():
             self.runs.refuse(peer, message.gid, "its worker takes no steps now")
             return
-        if message.lineage and not self._is_founded:
-            self._is_founded = True
+        if message.lineage and self._first_mean.claimed(peer, self._partners.partners()):
             for gid in list(self._newest.values()):
                 if self.runs.is_enlisting(gid):  # for the first mean, over those that start as well
                     self.runs.give_up(gid, "others have made means")
@@ -359,7 +386,7 @@ class Rounds(ABC):
         of all may take those of the others for worse than what it has learnt alone meanwhile.
         """
         partners = self._partners
-        found = partners.active() if self._is_founded else partners.partners()
+        found = partners.active() if self._first_mean.is_made else partners.partners()
         members = {*found, self._self_id}
         others = members - {self._self_id}
         return members - self._trust.left_out(others, self._env.monotonic())

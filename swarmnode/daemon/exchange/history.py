@@ -36,18 +36,21 @@ _log = get_logger("swarmnode.daemon.exchange")
 # others can still be at are the last ones.
 _REMEMBERED_BYTES = 64 * limits.KIB
 _XID = re.compile("[0-9a-f]{32}")
+_SWARM_BYTES = 8  # of its id
 
 
 class ExchangeLog:
     """One line for each exchange that ended, was merged, or was lost with its worker.
 
     Attributes:
-        means_before: names of the last group means that this node committed in earlier lives.
+        means_before: names of the last group means of this swarm that this node committed in
+            earlier lives.
     """
 
-    def __init__(self, path: Path, boot_epoch: int, env: Env) -> None:
+    def __init__(self, path: Path, boot_epoch: int, env: Env, swarm_id: bytes) -> None:
         self._file = HistoryFile(path)
-        self.means_before = _means_in(self._file.last(_REMEMBERED_BYTES))
+        self._swarm = swarm_id[:_SWARM_BYTES].hex()  # a home may have been in others
+        self.means_before = _means_in(self._file.last(_REMEMBERED_BYTES), self._swarm)
         self._boot_epoch = boot_epoch
         self._env = env
         self._fails = False
@@ -77,6 +80,7 @@ class ExchangeLog:
             {
                 "event": "finished",
                 "xid": mean.gid.hex(),
+                "swarm": self._swarm,
                 "present": [str(peer) for peer in mean.contributors],
                 "result": mean.result.hex(),
                 "outcome": "committed" if mean.result else "aborted",
@@ -221,10 +225,10 @@ class SwarmMixing:
             self.figures = await in_thread(compute)
 
 
-def _means_in(entries: Iterable[Mapping[str, object]]) -> tuple[bytes, ...]:
+def _means_in(entries: Iterable[Mapping[str, object]], swarm: str) -> tuple[bytes, ...]:
     found = [
         str(entry.get("xid"))
         for entry in entries
-        if entry.get("outcome") == "committed" and "present" in entry
+        if entry.get("outcome") == "committed" and entry.get("swarm") == swarm
     ]
     return tuple(bytes.fromhex(xid) for xid in found if _XID.fullmatch(xid))[-GROUP_OUTCOMES_MAX:]

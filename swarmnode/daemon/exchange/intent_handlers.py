@@ -221,7 +221,7 @@ class IntentHandlers:
         """
         for rounds in (self.groups, *self._gathers):
             for gid in gids:
-                rounds.runs.note_over(gid)
+                rounds.note_committed(gid)
 
     def worker_ready(self, log_round: int) -> None:
         """A worker is up, whose model holds all rounds of the log before ``log_round``."""

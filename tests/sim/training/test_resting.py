@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,14 @@ WATCHED_ROUNDS = 20
 
 @dataclass
 class SlowToStart(StrategyWorker):
-    """Each life begins so many seconds after it was asked for."""
+    """Each life begins so many seconds after it was asked for, the first ones as given."""
 
     start_s: float = 0.0
+    first_s: list[float] = field(default_factory=list)  # of all workers like this one
 
     @asynccontextmanager
     async def start(self, configure: Configure) -> AsyncIterator[Any]:
-        await trio.sleep(self.start_s)
+        await trio.sleep(self.first_s.pop() if self.first_s else self.start_s)
         async with super().start(configure) as life:
             yield life
 
@@ -118,6 +119,20 @@ async def test_a_member_that_starts_again_is_not_waited_for(
         await until(lambda: lost.status.state == "training", 120, poll_s=0.5)
         await trio.sleep(5 * ROUND_S)
         assert await rounds_made(swarm.nodes) >= 0.8 * WATCHED_ROUNDS
+
+
+@pytest.mark.parametrize("make", [streaming, sparse])
+async def test_all_that_come_at_first_are_part_of_the_first_mean(
+    tmp_path, autojump_clock, make
+) -> None:
+    """Those whose workers came last found the weights of the others worse than what they knew."""
+    worker = worker_of(make)
+    worker = replace(worker, first_s=[2.0, 5.0, 0.5, 3.0, 4.0, 1.0])
+    async with sim_swarm(tmp_path, 6, numel=NUMEL, delay_s=0.005, worker=worker) as swarm:
+        await until(lambda: max(rounds(swarm.nodes)) > 3, 30, poll_s=0.5)
+        await trio.sleep(ROUND_S / 2)
+        for node in swarm.nodes:
+            assert len(node.committed()[0]["present"]) == 6
 
 
 @pytest.mark.slow

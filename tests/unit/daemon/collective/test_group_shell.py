@@ -455,6 +455,21 @@ async def test_those_that_still_start_are_part_of_the_first_mean_of_all(autojump
         assert len(one.lessor.told[0][3]) == 3
 
 
+@pytest.mark.parametrize("n_claiming", [1, 2])
+async def test_half_of_the_others_must_say_that_there_was_a_first_mean(
+    autojump_clock, n_claiming: int
+) -> None:
+    """One that lied let others begin without those that still started."""
+    async with members(5) as (_made, (one, two, starting, *claiming)):
+        for member in (one, two):
+            member.node.party.resting.add(starting.node.peer)
+            member.groups.intent_posted(intent(lineage=0, base_version=b"v0"))
+        for member in claiming[:n_claiming]:
+            member.groups.intent_posted(next_mean())
+        await trio.sleep(1)
+        assert [bool(member.lessor.told) for member in (one, two)] == [n_claiming == 2] * 2
+
+
 async def test_a_roll_waits_for_a_majority_of_those_that_train_now(autojump_clock) -> None:
     """It waited for two minutes for one that had begun to rest, and knew none that had come."""
     async with members(3) as (made, (one, two, three)):
