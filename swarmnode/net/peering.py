@@ -52,81 +52,84 @@ class Handlers:
         nursery: where they run; there before the first stream is.
     """
 
-    def __init__(self, session: Session, services: Services) -> None:
+    def __init__(self, services: Services) -> None:
         self.running = 0
         self.failed = 0
         self.nursery: trio.Nursery | None = None
-        self._session = session
         self._services = services
         self._backlog: deque[Stream] = deque()
 
-    def answerer(self, state: StreamState) -> Answerer | None:
+    def answerer(self, session: Session, state: StreamState) -> Answerer | None:
         """Return what answers this stream without waiting, if its service has such a thing."""
         handler = self._services.answer_handler(state.service)
-        return None if handler is None else functools.partial(self._answer, state, handler)
+        return None if handler is None else functools.partial(self._answer, session, state, handler)
 
-    def accept(self, stream: Stream) -> None:
+    def accept(self, session: Session, stream: Stream) -> None:
         """Start the handler of a stream, or let it wait for one that ends."""
         if self.running < HANDLERS_PER_SESSION_MAX:
-            self._start(stream)
+            self._start(session, stream)
         elif len(self._backlog) < _ACCEPT_BACKLOG_MAX:
             self._backlog.append(stream)
         else:
             stream.reset_nowait(ResetCode.OVERLOADED, "too many streams at once")
 
-    def _answer(self, state: StreamState, handler: AnswerHandler, request: bytes) -> None:
+    def _answer(
+        self, session: Session, state: StreamState, handler: AnswerHandler, request: bytes
+    ) -> None:
         """Answer a request that is here whole, at once."""
-        core = self._session.core
+        core = session.core
         try:
-            answer = handler(self._session.peer, request)
+            answer = handler(session.peer, request)
         except Exception as error:  # noqa: BLE001 -- a handler's bug must not end the node
-            self._note_failure(state, error)
+            self._note_failure(session, state, error)
             core.reset(state, *_reset_for(error))
             return
         core.queue(state, memoryview(answer))
         core.end(state)
 
-    def _start(self, stream: Stream) -> None:
+    def _start(self, session: Session, stream: Stream) -> None:
         assert self.nursery is not None
         self.running += 1
-        self.nursery.start_soon(self._run, stream)
+        self.nursery.start_soon(self._run, session, stream)
 
-    async def _run(self, stream: Stream) -> None:
+    async def _run(self, session: Session, stream: Stream) -> None:
         """Supervise one handler: whatever it raises ends its own stream and nothing else."""
         try:
             request_handler = self._services.request_handler(stream.service)
             stream_handler = self._services.stream_handler(stream.service)
             if request_handler is not None:
-                await self._answer_later(stream, request_handler)
+                await self._answer_later(session, stream, request_handler)
             elif stream_handler is not None:
-                await self._serve(stream, stream_handler)
+                await self._serve(session, stream, stream_handler)
             else:
                 stream.reset_nowait(ResetCode.NO_SERVICE, f"no service {stream.service!r} here")
         except Exception as error:  # noqa: BLE001 -- a handler's bug must not end the node
-            self._note_failure(stream.state, error)
+            self._note_failure(session, stream.state, error)
             stream.reset_nowait(*_reset_for(error))
         finally:
             self.running -= 1
-            if self._backlog and not self._session.is_closed:
-                self._start(self._backlog.popleft())
+            if self._backlog and not session.is_closed:
+                self._start(session, self._backlog.popleft())
 
-    async def _serve(self, stream: Stream, handler: StreamHandler) -> None:
-        await handler(self._session, stream)
+    async def _serve(self, session: Session, stream: Stream, handler: StreamHandler) -> None:
+        await handler(session, stream)
         stream.finish_nowait()
 
-    async def _answer_later(self, stream: Stream, handler: RequestHandler) -> None:
+    async def _answer_later(
+        self, session: Session, stream: Stream, handler: RequestHandler
+    ) -> None:
         """Run a request handler, for as long as the peer waits for the answer."""
         deadline_s = stream.deadline_s or float("inf")
         with trio.move_on_after(deadline_s) as stream.scope_to_cancel:
             request = await stream.receive_rest(limits.REQUEST_BYTES_MAX)
-            answer = await handler(self._session.peer, request)
+            answer = await handler(session.peer, request)
             stream.queue_last(answer)
             return
         stream.reset_nowait(ResetCode.DEADLINE, f"no answer within {deadline_s:g} s")
 
-    def _note_failure(self, state: StreamState, error: Exception) -> None:
+    def _note_failure(self, session: Session, state: StreamState, error: Exception) -> None:
         is_left_by_peer = state.reset is not None and state.reset.by_peer
-        if self._session.is_closed or is_left_by_peer or isinstance(error, Overloaded):
+        if session.is_closed or is_left_by_peer or isinstance(error, Overloaded):
             return  # no fault of the handler
         self.failed += 1
         is_bug = not isinstance(error, SwarmNodeError)
@@ -135,7 +138,7 @@ class Handlers:
             level,
             "handler of %r for %s: %s",
             state.service,
-            self._session.peer.short,
+            session.peer.short,
             error,
             exc_info=is_bug,
         )
@@ -187,9 +190,7 @@ async def run_session(
             is_probe=is_probe,
             first_bytes=first_bytes,
         )
-        session = Session(
-            link, channel, role, services.traffic, lambda session: Handlers(session, services)
-        )
+        session = Session(link, channel, role, services.traffic, Handlers(services))
         await session.run(task_status)
     finally:
         await aclose_forcefully(channel)

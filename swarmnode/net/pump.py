@@ -90,9 +90,17 @@ class Pump:
 
     def closed_error(self) -> SwarmNodeError | None:
         """Return a new error to raise if the session is over."""
-        cause = self.close_cause
-        if cause is None:
-            return None
+        return None if self.close_cause is None else self._over(self.close_cause)
+
+    def check_open(self) -> None:
+        """Raise a new error if the session is over.
+
+        No frame that it goes through names it: one that does keeps itself, and the session.
+        """
+        if self.close_cause is not None:
+            raise self._over(self.close_cause)
+
+    def _over(self, cause: SwarmNodeError) -> SwarmNodeError:
         kind = ChannelClosed if isinstance(cause, ChannelClosed) else ChannelBroken
         return kind(f"session with {self.peer.short} is over: {cause}")
 
@@ -156,7 +164,7 @@ class Pump:
         """Begin the end; the first cause counts."""
         if self.is_closed:
             return
-        self.close_cause = cause
+        self.close_cause = cause.with_traceback(None)  # whose frames name this pump
         if goodbye is not None:
             self.core.close(*goodbye)
             self._must_linger = True
@@ -185,7 +193,20 @@ class Pump:
             give_up(self._carrier.channel)
         self._closed.set()
         self._carrier.changed.unpark_all()
+        self._let_go()
         await self._carrier.aclose()
+
+    def _let_go(self) -> None:
+        """Leave nothing to the collector of cycles: it comes for it minutes later.
+
+        The session names the pump, and errors that were raised name what it was at. So the buffers,
+        megabytes each where tensors were sent, go by themselves.
+        """
+        self._on_effects = self._on_close = lambda: None
+        self._on_lost = lambda _channel, _error: None
+        self._reader.close()
+        self._writer.close()
+        self.core.pool.clear()
 
     # --- tasks ----------------------------------------------------------------------------
 

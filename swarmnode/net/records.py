@@ -135,6 +135,11 @@ class RecordWriter:
         self._rest.extend(self._kept.since(received_bytes))
         self._channel = channel
 
+    def close(self) -> None:
+        """Let go of the memory, for good."""
+        self._rest.clear()
+        del self._head, self._kept, self._memory
+
     def _current(self) -> Channel:
         if self._channel is None:
             raise ChannelBroken(_REPLACED)
@@ -228,6 +233,10 @@ class RecordReader:
     def attach(self, channel: Channel) -> None:
         """Go on with another channel."""
         self._channel = channel
+
+    def close(self) -> None:
+        """Let go of the memory, for good."""
+        del self._buffer, self._plaintext
 
     async def receive_frame(self) -> bytes:
         """Return the plaintext of one record, for the time before there is a core."""

@@ -62,10 +62,10 @@ class Acceptor(Protocol):
     failed: int
     nursery: trio.Nursery | None
 
-    def answerer(self, state: StreamState) -> Answerer | None:
+    def answerer(self, session: Session, state: StreamState) -> Answerer | None:
         """Return what answers this stream without waiting, if its service has such a thing."""
 
-    def accept(self, stream: Stream) -> None:
+    def accept(self, session: Session, stream: Stream) -> None:
         """Start the handler of a stream, or let it wait for one that ends."""
 
 
@@ -78,7 +78,7 @@ class Session:
         channel: Channel,
         role: Role,
         traffic: Traffic,
-        acceptor_of: Callable[[Session], Acceptor],
+        acceptor: Acceptor,
     ) -> None:
         self.peer = link.peer
         self.outbound = role is Role.CLIENT
@@ -109,7 +109,7 @@ class Session:
         self._calls = Calls(self.pump)
         self._slots = StreamSlots()
         self._workers: trio.Nursery | None = None
-        self._acceptor = acceptor_of(self)
+        self._acceptor = acceptor
 
     # --- for all --------------------------------------------------------------------------
 
@@ -157,10 +157,10 @@ class Session:
         await trio.lowlevel.checkpoint_if_cancelled()
         if priority is Priority.BULK:
             await self._traffic.wait_for_turn(purpose_of(service, is_bulk=True))
-        while (error := self.closed_error()) is None and not self._slots.has_room(priority):
+        self.pump.check_open()
+        while not self._slots.has_room(priority):
             await self._slots.changed.park()
-        if error is not None:
-            raise error
+            self.pump.check_open()
         self._slots.take(priority)
         deadline_ms = 0
         if deadline_s is not None:
@@ -387,14 +387,14 @@ class Session:
                 self.pump.close(effect.cause, effect.goodbye)
 
     def _opened(self, state: StreamState) -> None:
-        answerer = self._acceptor.answerer(state)
+        answerer = self._acceptor.answerer(self, state)
         if answerer is None:
             stream = self._adopt(state)
             why = self._traffic.refusal(trio.current_time())
             if why and state.priority is Priority.BULK:
                 stream.reset_nowait(ResetCode.OVERLOADED, why)
             else:
-                self._acceptor.accept(stream)
+                self._acceptor.accept(self, stream)
         else:
             self._calls.accept(state, answerer)
 

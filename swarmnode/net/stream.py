@@ -134,7 +134,8 @@ class Stream:
 
     def _check_sendable(self) -> None:
         if not self.state.can_send or self.pump.is_closed:
-            raise self._error() or ChannelClosed(f"{self._name()}: its end was sent already")
+            self._check_open()
+            raise ChannelClosed(f"{self._name()}: its end was sent already")
 
     # --- receiving ------------------------------------------------------------------------
 
@@ -269,9 +270,7 @@ class Stream:
             return False
         if self.state.end_received and not self.state.is_discarding:
             return True
-        error = self._error()
-        if error is not None:
-            raise error
+        self._check_open()
         return False
 
     def _check_message(self, header_bytes: int, payload_bytes: int, max_bytes: int) -> None:
@@ -343,14 +342,14 @@ class Stream:
         if self.scope_to_cancel is not None and self.state.reset is not None:
             self.scope_to_cancel.cancel()
 
-    def _error(self) -> SwarmNodeError | None:
-        """Return why nothing passes any more, if so."""
+    def _check_open(self) -> None:
+        """Raise why nothing passes any more, if so."""
         reset = self.state.reset
         if reset is not None and reset.by_peer:
-            return error_from_reset(self._name(), reset, self.deadline_s or 0.0)
+            raise error_from_reset(self._name(), reset, self.deadline_s or 0.0)
         if reset is not None or self.state.is_discarding:
-            return ChannelClosed(f"{self._name()}: this side left it")
-        return self.pump.closed_error()
+            raise ChannelClosed(f"{self._name()}: this side left it")
+        self.pump.check_open()
 
     def _name(self) -> str:
         return f"stream {self.service!r} with {self.pump.peer.short}"
