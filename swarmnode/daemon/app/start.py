@@ -9,6 +9,7 @@ the socket that ``NOTIFY_SOCKET`` names; without that no message is sent.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -148,11 +149,23 @@ def run_daemon(
                 await nursery.start(_stop_on_signals, node)
                 async with trio.open_nursery() as running:
                     await running.start(node.run)
+                    _collect_what_is_new()
                     nursery.start_soon(_tell_manager, node, manager)
                 nursery.cancel_scope.cancel()
 
         with closing(ServiceManager(os.environ)) as manager, one_error():
             trio.run(main)
+
+
+def _collect_what_is_new() -> None:
+    """Let collections of garbage pass over what a node that runs consists of.
+
+    Else a full one comes only once a quarter as much has been added, some 30,000 objects: what
+    sessions and errors leave behind in cycles is there for ten minutes.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.collect()  # counts from now on
 
 
 def _programs_or(start_worker: StartWorker, path: Path) -> StartWorker:
