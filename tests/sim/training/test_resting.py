@@ -99,6 +99,33 @@ async def test_two_go_on_where_four_of_six_rest(tmp_path, autojump_clock, make) 
         assert await rounds_made(swarm.nodes) >= share * WATCHED_ROUNDS
 
 
+@pytest.mark.parametrize("delay_s", [0.005, 0.3])
+@pytest.mark.parametrize("make", [streaming, sparse])
+async def test_most_that_come_back_at_once_take_over_what_the_few_have_learnt(
+    tmp_path, autojump_clock, make, delay_s: float
+) -> None:
+    """As at the hour at which the schedules of many begin: they could go on with what they had."""
+
+    def means(node: SimNode) -> int:
+        return int(node.worker.strategy.lineage[0])
+
+    worker = worker_of(make)
+    async with sim_swarm(tmp_path, 6, numel=NUMEL, delay_s=delay_s, worker=worker) as swarm:
+        await begin(swarm)
+        few, most = swarm.nodes[:2], swarm.nodes[2:]
+        for node in most:
+            rest(node)
+        await trio.sleep(30 * ROUND_S)
+        learnt = max(map(means, few))
+        assert learnt > 2 * max(map(means, most))
+        for node in most:
+            node.running.view.training().trainer.resume()
+        await trio.sleep(10 * ROUND_S)
+        made = [means(node) for node in swarm.nodes]
+        assert min(made) > learnt
+        assert max(made) - min(made) <= 1, "by two lineages"
+
+
 @pytest.mark.parametrize("make", [streaming, sparse])
 @pytest.mark.parametrize("how", ["worker", "daemon"])
 async def test_a_member_that_starts_again_is_not_waited_for(
