@@ -229,6 +229,9 @@ def _means_in(entries: Iterable[Mapping[str, object]], swarm: str) -> tuple[byte
     found = [
         str(entry.get("xid"))
         for entry in entries
-        if entry.get("outcome") == "committed" and entry.get("swarm") == swarm
+        if entry.get("outcome") == "committed"
+        and "present" in entry
+        # Versions before wrote no swarm: a mean too many is not made twice either.
+        and entry.get("swarm", swarm) == swarm
     ]
     return tuple(bytes.fromhex(xid) for xid in found if _XID.fullmatch(xid))[-GROUP_OUTCOMES_MAX:]

@@ -46,6 +46,15 @@ def test_the_last_means_that_were_committed_are_known(tmp_path: Path) -> None:
     last.close()
 
 
+def test_lines_of_versions_before_which_name_no_swarm_count(tmp_path: Path) -> None:
+    path = tmp_path / "exchanges.jsonl"
+    gid = "00112233445566778899aabbccddeeff"
+    path.write_text(f'{{"event":"finished","outcome":"committed","present":["p"],"xid":"{gid}"}}\n')
+    log = ExchangeLog(path, 1, env(), SWARM)
+    assert log.means_before == (bytes.fromhex(gid),)
+    log.close()
+
+
 def test_of_pairs_and_of_damaged_lines_nothing_is_made(tmp_path: Path) -> None:
     path = tmp_path / "exchanges.jsonl"
     path.write_text(
