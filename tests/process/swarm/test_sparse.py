@@ -23,7 +23,7 @@ def nodes(tmp_path: Path) -> Iterator[list[Daemon]]:
     party = Party(
         tmp_path,
         dim=2048,
-        task_config={"batch": 8, "lr": 0.002},
+        task_config={"batch": 8, "lr": 0.002, "dim": 2048},
         strategy="sparse",
         strategy_settings=SETTINGS,
     )
