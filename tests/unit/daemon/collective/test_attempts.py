@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmnode.daemon.collective.rounds import Attempts
+from swarmnode.daemon.collective.rounds import Attempts, FirstMean
 from swarmnode.ids import PeerId
 from swarmnode.wire.exchange.group import Enlist
 from tests.kits.lessor_kit import KEY, intent
@@ -90,3 +90,17 @@ def test_half_of_all_members_that_are_there_bring_the_others_forward() -> None:
     assert attempts.is_called(one, now, present - {two, last}), "half of those that are left"
     attempts.post(intent(lineage=7, base_version=b"v7"))
     assert not attempts.is_called(last, now, present), "the next round begins with no caller"
+
+
+def test_half_of_the_others_make_known_that_there_was_a_first_mean() -> None:
+    one, two, own, last, gone = (PeerId(bytes([i]) * 32) for i in range(5))
+    members = {one, two, own, last}
+    first = FirstMean()
+    assert not first.claimed(one, members)
+    assert not first.claimed(one, members), "the same member again"
+    assert not first.claimed(gone, members)
+    assert not first.claimed(gone, {own}), "there is no other who could know"
+    assert not first.claimed(one, members), "of those before none is left"
+    assert first.claimed(two, members)
+    assert first.is_made
+    assert not first.claimed(last, members), "it is known already"
