@@ -205,7 +205,7 @@ class IntentHandlers:
 
     def use_call_time(self, call_s: Callable[[], float]) -> None:
         """Let all know how long a member that is called may take to come, as members tell."""
-        self.exchanges.core.patience.call_s = call_s
+        self.exchanges.core.patience.call_s = self.pulls.call_s = call_s
         for rounds in (self.groups, *self._gathers):
             rounds.call_s = call_s
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 PULL_SERVICE = "pull/1"
 _ID_BYTES = 16
+_ANSWER_S = limits.EXCHANGE_OFFER_S + limits.EXCHANGE_VIEW_S
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 _log = get_logger("swarmnode.daemon.exchange")
 _Topic = tuple[str, int]  # tag, fragment
@@ -63,6 +64,7 @@ class Pulls:
     Attributes:
         prefers: the peers to ask first; the others are asked as well.
         settled: returns once what is given will last for a while.
+        call_s: how long a member that is called may take to come; 0: not known.
         on_pulled: told that what a peer gave is the worker's.
         pulled_total, failed_total, given_total, declined_total: as asker, and as giver.
         refused_total: answers of peers that were implausibly large.
@@ -80,6 +82,7 @@ class Pulls:
         self._tasks = Tasks()
         self.prefers: Callable[[], Collection[PeerId]] = tuple
         self.settled: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self.call_s: Callable[[], float] = lambda: 0.0
         self.on_pulled: Callable[[], None] = lambda: None
         self.pulled_total = self.failed_total = self.given_total = self.declined_total = 0
         self.refused_total = 0
@@ -148,13 +151,17 @@ class Pulls:
         """Return why nothing came; empty: it was applied."""
         taken: list[BufferLease] = []
         why = "unreachable: no peer to ask"
+        soon_s = min(max(limits.EXCHANGE_OFFER_S, 2 * self.call_s()), _ANSWER_S)
+        candidates = self._candidates()
+        # One whose worker stands still would be waited for where another gives at once.
+        turns = [(peer, soon_s if len(candidates) > 1 else _ANSWER_S) for peer in candidates]
         with self._ending(intent, taken):
-            for peer in self._candidates():
+            for peer, answer_s in turns:
                 if peer not in self._partners.sessions:
                     continue
                 session = self._partners.sessions[peer]
                 try:
-                    given = await self._ask(session, intent, taken)
+                    given = await self._ask(session, intent, taken, answer_s)
                 except NoLease as error:  # of our own worker: no other peer can help
                     why = str(error)
                     break
@@ -163,6 +170,9 @@ class Pulls:
                     _log.debug("not given", peer=peer.short, why=why)
                     if isinstance(error, RemoteProtocolError):
                         await session.aclose(str(error))
+                    is_late = isinstance(error, DeadlineExceeded) and not taken
+                    if is_late and answer_s < _ANSWER_S:
+                        turns.append((peer, _ANSWER_S))  # again after the others
                     continue
                 self._lessor.apply(taken.pop(), self._env.token(_ID_BYTES), partner=given)
                 self.pulled_total += 1
@@ -196,11 +206,12 @@ class Pulls:
         return found[: limits.EXCHANGE_CANDIDATES_MAX]
 
     async def _ask(
-        self, session: Session, intent: PostedIntent, taken: list[BufferLease]
+        self, session: Session, intent: PostedIntent, taken: list[BufferLease], answer_s: float
     ) -> Partner:
         """Read what one peer gives into the room of a lease; return that peer as the partner.
 
         ``taken``: the lease, once there is one; it serves for the next peer if this one fails.
+        ``answer_s``: how long the peer may take to say that it gives.
 
         Raises SwarmNodeError.
         """
@@ -218,7 +229,7 @@ class Pulls:
         async with await session.open_stream(self._name, priority=Priority.BULK) as stream:
             await stream.send_message(encode_record(request))
             await stream.send_end()
-            given = await self._receive_given(session.peer, stream, intent)
+            given = await self._receive_given(session.peer, stream, intent, answer_s)
             if not taken:
                 taken.append(await self._lessor.borrow(intent))
             limit_s = transfer_limit_s(intent.numel)
@@ -242,9 +253,8 @@ class Pulls:
             raise Refused(f"refused: {why}")
 
     async def _receive_given(
-        self, peer: PeerId, stream: Stream, intent: PostedIntent
+        self, peer: PeerId, stream: Stream, intent: PostedIntent, limit_s: float
     ) -> wire.Given:
-        limit_s = limits.EXCHANGE_OFFER_S + limits.EXCHANGE_VIEW_S
         what = f"{peer.short} to answer a pull of {intent.tag}"
         match await _receive(stream, what, limit_s):
             case wire.Given() as given:
@@ -256,7 +266,11 @@ class Pulls:
     # --- answering -----------------------------------------------------------------------------
 
     async def _answer(self, session: Session, stream: Stream) -> None:
-        """Give one peer what it asks for, or say why not."""
+        """Give one peer what it asks for, or say why not; for as long as it waits for that."""
+        with trio.CancelScope() as stream.scope_to_cancel:
+            await self._answer_now(session, stream)
+
+    async def _answer_now(self, session: Session, stream: Stream) -> None:
         what = f"{session.peer.short} to say what it pulls"
         request = await _receive(stream, what, limits.EXCHANGE_OFFER_S)
         if not isinstance(request, wire.Pull):

@@ -252,6 +252,44 @@ async def test_an_answer_that_is_implausibly_large_is_not_applied_and_another_pe
         assert one.pulls.refused_total == 1, "the other one was asked first"
 
 
+async def test_one_whose_worker_stands_still_is_passed_over_for_the_next(autojump_clock) -> None:
+    """It was waited for for a minute, in which no round had a majority."""
+    async with members(3) as (made, (one, stopped, giver)):
+        for each in (stopped, giver):
+            each.pulls.intent_posted(answer(9))
+        stopped.lessor.step_s = 1e6
+        one.pulls.prefers = lambda: (stopped.node.peer,)
+        for number in range(1, 2 + limits.PULL_ANSWERS_MAX):
+            one.pulls.intent_posted(ask(number))
+            began = trio.current_time()
+            await made.until(lambda n=number: one.pulls.pulled_total == n, 10)
+            assert trio.current_time() - began >= limits.EXCHANGE_OFFER_S
+            assert one.lessor.told[-1][2].peer == giver.node.peer
+        assert stopped.pulls.declined_total == 0, "it answers none that has gone"
+
+
+async def test_the_only_one_that_gives_is_waited_for_after_the_others(autojump_clock) -> None:
+    async with members(3) as (made, (one, slow, _empty)):
+        slow.pulls.intent_posted(answer(9))
+        slow.lessor.step_s = 20.0
+        one.pulls.prefers = lambda: (slow.node.peer,)
+        one.pulls.intent_posted(ask())
+        await made.until(lambda: one.lessor.told, 200)
+        assert one.lessor.told[0][0] == "apply"
+        assert trio.current_time() < limits.EXCHANGE_OFFER_S + 25
+
+
+async def test_where_steps_are_long_a_giver_has_time_for_two(autojump_clock) -> None:
+    async with members(3) as (made, (one, slow, other)):
+        for each in (slow, other):
+            each.pulls.intent_posted(answer(9))
+        slow.lessor.step_s, one.pulls.call_s = 15.0, lambda: 10.0
+        one.pulls.prefers = lambda: (slow.node.peer,)
+        one.pulls.intent_posted(ask())
+        await made.until(lambda: one.lessor.told, 200)
+        assert one.lessor.told[0][2].peer == slow.node.peer
+
+
 async def test_a_giver_waits_for_what_is_being_made_and_not_for_long(autojump_clock) -> None:
     """What stands before a mean that is made is behind as it arrives."""
     async with members(2) as (_made, (one, two)):
