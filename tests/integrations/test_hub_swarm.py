@@ -29,6 +29,7 @@ pytestmark = [
 LINE = "the cat and the dog and the tree and the end\n"
 EXCHANGES = 3
 STEPS = 200  # of each: after 100 the loss was a tenth lower, give or take a hundredth
+TRAINED_S = 360.0  # alone it takes 25: beside the laboratory the imports of a worker took 96
 
 
 @pytest.fixture
@@ -79,6 +80,7 @@ def test_two_nodes_tune_adapters_that_peft_and_transformers_read(
                 and s["eval_loss"] is not None
             ),
             "exchanges, steps, and a loss on held-out text",
+            TRAINED_S,
         )
         for node in running
     ]
