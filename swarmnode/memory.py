@@ -1,11 +1,13 @@
 """How much main memory a process may still take here, and whether the kernel has killed for it.
 
 Memory of the machine and of the control groups around this process, containers among them: what
-is left is the least of them. Read from files of Linux; None or 0 where there are none.
+is left is the least of them. Read from files of Linux; None or 0 where there are none. And how many
+heaps a process may have.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -102,3 +104,17 @@ def _text(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
+
+
+_M_ARENA_MAX = -8  # of malloc.h
+
+
+def share_one_heap() -> None:
+    """Let all threads that this process will start allocate from one heap, where it has glibc.
+
+    Else each that runs beside others begins a heap of its own, a megabyte and more, up to eight for
+    each core, and all are kept. They would not wait for one another: the interpreter has one lock.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # other C libraries have one heap anyhow, or none to set
+        mallopt(_M_ARENA_MAX, 1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,26 @@ import pytest
 from swarmnode.memory import MainMemory, main_memory, oom_kills
 
 GIB = 2**30
+
+# Eight threads that are there at once, each with blocks from malloc; glibc begins a heap at a
+# multiple of 64 MiB.
+ALLOCATE_IN_EIGHT_THREADS = """
+import threading
+from swarmnode.memory import share_one_heap
+
+share_one_heap()
+meeting = threading.Barrier(8)
+
+def allocate():
+    meeting.wait()
+    kept = [bytearray(2000) for _ in range(100)]
+    meeting.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+[each.start() for each in threads], [each.join() for each in threads]
+starts = [int(line.split("-")[0], 16) for line in open("/proc/self/maps")]
+print(sum(start % 2**26 == 0 for start in starts))
+"""
 
 
 @pytest.fixture
@@ -69,3 +92,16 @@ def test_groups_of_the_older_kind(root: Path) -> None:
 def test_a_system_that_does_not_tell(tmp_path: Path) -> None:
     assert looked(tmp_path) is None
     assert killed(tmp_path) == 0
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have one heap")
+@pytest.mark.parametrize(("shares", "heaps"), [(True, {0}), (False, set(range(2, 9)))])
+def test_threads_share_one_heap_where_they_are_told_to(*, shares: bool, heaps: set[int]) -> None:
+    """Each of its own takes a megabyte and more, for good."""
+    program = ALLOCATE_IN_EIGHT_THREADS
+    if not shares:
+        program = program.replace("share_one_heap()\n", "")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) in heaps

@@ -30,6 +30,7 @@ from swarmnode.env import real_env
 from swarmnode.errors import one_error
 from swarmnode.ipc.control import Configure
 from swarmnode.ipc.names import PROGRAM_TASK
+from swarmnode.memory import share_one_heap
 from swarmnode.net.proxy import find_proxy
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.swarm import SwarmLink
@@ -119,6 +120,7 @@ def run_daemon(
     configure_logging(config.log_format, config.log_level, log_file=config.log_file)
     if config.log_file or config.log_format == "json":
         log_everything()
+    share_one_heap()  # before there are threads
     relay = partial(relay_line, config.log_format) if config.log_file else None
     paths = config.paths
     with HomeLock(paths.lock):
