@@ -25,6 +25,10 @@ WORKER_SILENCE_S = 60.0
 # ... except that its steps may be slow: so many times the reported time of a step.
 WORKER_SILENCE_STEPS = 10.0
 WORKER_PROGRESS_S = 1.0
+# One that is silent this long, or for so many steps, does not count as training until it speaks: a
+# core that others want, too, or a slow disk holds up reports for a few seconds.
+WORKER_QUIET_S = 8.0
+WORKER_QUIET_STEPS = 3.0
 # Views and merges of a large model are in pieces of about a millisecond: so long may they hold up
 # one step, and the rest waits for the next. Pauses of the last so many steps are looked back at.
 STEP_PAUSE_S = 0.008

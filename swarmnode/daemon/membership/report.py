@@ -61,6 +61,11 @@ _SALT_BYTES = 16
 _log = get_logger("swarmnode.daemon.membership")
 
 
+def finite_or_none(value: float | None) -> float | None:
+    """JSON and wire have no NaN: no number yet is None."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 @dataclass(frozen=True)
 class SelfReport:
     """What there is to say at one moment."""
@@ -95,8 +100,8 @@ class SelfReport:
         if self.met is not None:
             registers[MET] = self.met
         for name, value in self.numbers.items():
-            if value is not None and math.isfinite(value):  # the loss of a model that is lost
-                registers[name] = value
+            if (finite := finite_or_none(value)) is not None:  # the loss of a model that is lost
+                registers[name] = finite
         counters = {name: n + earlier.get(name, 0) for name, n in self.counters.items()}
         maxima = {"step": self.step}
         if self.swarm_tokens:

@@ -29,7 +29,7 @@ from swarmnode.daemon.exchange.intent_handlers import IntentHandlers, other_base
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.membership.assignment import ShardAssigner
 from swarmnode.daemon.membership.progress import NoProgress, ProgressWatch
-from swarmnode.daemon.membership.report import STEP_TIME_S, PeerReport, SelfReport
+from swarmnode.daemon.membership.report import STEP_TIME_S, PeerReport, SelfReport, finite_or_none
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.daemon.snapshots.snapshots import Snapshots
@@ -38,7 +38,7 @@ from swarmnode.daemon.transport.network import Network
 from swarmnode.daemon.volunteer.rules import Volunteer
 from swarmnode.daemon.volunteer.totals import TotalsKeeper
 from swarmnode.daemon.worker.briefing import data_alarm, data_in_words
-from swarmnode.daemon.worker.trainer import Trainer, finite_or_none
+from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.ids import PeerId
 from swarmnode.names import default_name
 from swarmnode.net.paths import path_of

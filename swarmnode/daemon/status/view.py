@@ -12,7 +12,12 @@ import trio
 
 from swarmnode import __version__
 from swarmnode.daemon.exchange.history import InThread, Meetings, SwarmMixing
-from swarmnode.daemon.membership.report import LINE_BYTES_PER_S, STEP_TIME_S, SelfReport
+from swarmnode.daemon.membership.report import (
+    LINE_BYTES_PER_S,
+    STEP_TIME_S,
+    SelfReport,
+    finite_or_none,
+)
 from swarmnode.daemon.status.phases import (
     Idle,
     Listening,
@@ -24,7 +29,6 @@ from swarmnode.daemon.status.phases import (
     Work,
 )
 from swarmnode.daemon.volunteer.totals import Given, TotalsView
-from swarmnode.daemon.worker.trainer import finite_or_none
 from swarmnode.errors import NotRunning
 from swarmnode.ids import PeerId
 from swarmnode.net.paths import path_of

@@ -12,11 +12,13 @@ Messages and slots of one worker, whichever process runs it: a socket, a segment
 
 A worker that breaks the contract has crashed, as far as the daemon is concerned.
 
-Questions to a worker that it answers, which are those about merges, are here as well.
+Questions to a worker that it answers, which are those about merges, are here as well, and what its
+silence means.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from collections.abc import Callable
@@ -42,6 +44,7 @@ from swarmnode.ipc.control import (
     MergeFailed,
     MergeWeighed,
     PostedIntent,
+    Progress,
     Release,
     ShareGiven,
     SlotReady,
@@ -56,6 +59,7 @@ from swarmnode.ipc.segment import Owner, Segment, StaleSlot
 
 # Of a worker that has not said why it ends; its kind is none of FAILURE_KINDS.
 SAID_NOTHING = WorkerFailed(kind="", message="")
+_LONGEST_KEPT = 2  # of a worker's pauses
 
 
 class WorkerLink(Protocol):
@@ -278,3 +282,57 @@ class MergeDesk:
             return answer
         self._waiting.clear()
         raise DeadlineExceeded("waiting for the worker to merge models", deadline_s)
+
+
+class SilenceWatch:
+    """Notices a worker that takes no steps, as it says nothing; once for each silence.
+
+    One that hangs is ended after WORKER_SILENCE_S, and that has to be long, as what is ended loses
+    the steps since its last snapshot. Long before that the others should know: who is said to train
+    counts in the majority that a round needs, and is waited for.
+
+    What takes long and comes again is no silence: between two steps a worker may look at a probe,
+    or have its owner's code do so. The second longest pause of its life so far is what it is
+    known to take; the longest alone may have been a silence.
+
+    Where the daemon stood still itself, nothing came of its worker either: that is one, too.
+
+    Args:
+        on_silent: told for how many seconds nothing was said.
+    """
+
+    def __init__(self, on_silent: Callable[[float], None]) -> None:
+        self._on_silent = on_silent
+        self._heard_at = 0.0
+        self.worker_gone()
+
+    def worker_gone(self) -> None:
+        """The next worker has said nothing yet."""
+        self._is_silent = False
+        self._allowed_s = math.inf  # until it is past its first, slow step
+        self._longest_s = [0.0] * _LONGEST_KEPT
+
+    def heard(self, progress: Progress) -> bool:
+        """It lives, and says how long its steps take: return whether that ends a silence."""
+        self._look()
+        was_silent, self._is_silent = self._is_silent, False
+        now = trio.current_time()
+        if math.isfinite(self._allowed_s):
+            heapq.heappushpop(self._longest_s, now - self._heard_at)
+        self._heard_at = now
+        if not math.isnan(progress.loss):
+            usual_s = max(progress.step_time_s, self._longest_s[0])
+            self._allowed_s = max(limits.WORKER_QUIET_S, limits.WORKER_QUIET_STEPS * usual_s)
+        return was_silent
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await trio.sleep(limits.WORKER_PROGRESS_S)
+            self._look()
+
+    def _look(self) -> None:
+        since_s = trio.current_time() - self._heard_at
+        if since_s > self._allowed_s and not self._is_silent:
+            self._is_silent = True
+            self._on_silent(since_s)

@@ -30,6 +30,7 @@ from swarmnode.daemon.worker.link import (
     SAID_NOTHING,
     MergeDesk,
     RestartBudget,
+    SilenceWatch,
     StartWorker,
     WorkerLink,
 )
@@ -148,7 +149,7 @@ class Trainer:
         self.saved_total = self.unsaved_total = 0  # snapshots
         self.saved_unix_s: float | None = None
         self.worker_pid: int | None = None
-        self.lessor = SlotLessor(self._post, on_lost)
+        self.lessor = SlotLessor(self.post, on_lost)
         self.handlers: Mapping[str, IntentHandler] = {}
         self.on_log_round: Callable[[int], None] = lambda _round: None
         self.briefing: Briefing | NoBriefing = NoBriefing()
@@ -163,6 +164,7 @@ class Trainer:
         self._on_saved = on_saved
         self._on_event = on_event
         self.assigner: Assigner = NoAssigner()
+        self._silence = SilenceWatch(self._worker_silent)
         self._is_running = False
         self._outgoing = _closed_channel()
         self._read = trio.Event()
@@ -227,15 +229,18 @@ class Trainer:
                     nursery.start_soon(self.briefing.run)
                     nursery.start_soon(self.briefing.pace)
                     nursery.start_soon(self.briefing.follow)
+                    nursery.start_soon(self._silence.run)
                     nursery.start_soon(self._end_when_unwanted, nursery.cancel_scope)
                     if self._share < 1:
-                        self._post(Share(fraction=self._share))
+                        self.post(Share(fraction=self._share))
                     if self._why_paused:
-                        self._post(Pause())
+                        self.post(Pause())
                     while True:
                         self._take(link, await link.receive())
         except* (WorkerCrashed, WorkerHung, WorkerLeft) as group:
-            raise _first(group) from None
+            error = first_leaf(group)
+            assert isinstance(error, WorkerError)
+            raise error from None
         finally:
             self._is_running, self._outgoing = False, _closed_channel()
 
@@ -253,6 +258,7 @@ class Trainer:
         self._read.set()
         self._wake_savers()
         self._is_resting = False
+        self._silence.worker_gone()
         self.assigner.worker_gone()
         self.briefing.worker_gone()
         for handler in self.handlers.values():
@@ -331,6 +337,8 @@ class Trainer:
         self.progress = message
         self.pauses_s.extend(message.pauses_s)
         self._fitting.watch()
+        if (was_silent := self._silence.heard(message)) and not self._why_paused:
+            self.post(Resume())
         self._note_loss(message)
         self.briefing.progress(message)
         self._tell_assigner(is_resting=message.paused or message.finished)
@@ -340,8 +348,15 @@ class Trainer:
             self._set_state("stopped", f"reached the {self.configure.steps_max} steps asked for")
         elif message.paused:
             self._set_state("paused", self._why_paused or "the worker rests")
-        elif self.ready is not None:
+        elif self.ready is not None and not was_silent:  # else once it has heard of it
             self._set_training(f"on {place_in_words(self.configure, self.ready)}")
+
+    def _worker_silent(self, since_s: float) -> None:
+        """The others go on, and it is to ask them, when it can, as after a rest."""
+        if self.state == "training":
+            self._set_state("starting", f"the worker has said nothing for {since_s:.0f} s")
+            _log.warning("the worker is silent", since_s=round(since_s, 1))
+            self.post(Pause())
 
     def _note_loss(self, progress: Progress) -> None:
         """A NaN is what a worker says before its first step, or first look at the probe."""
@@ -351,13 +366,10 @@ class Trainer:
             self.is_loss_finite = True
 
     def _tell_assigner(self, *, is_resting: bool) -> None:
-        if is_resting == self._is_resting:
-            return
+        if is_resting != self._is_resting:
+            tell = self.assigner.rests if is_resting else self.assigner.goes_on
+            tell()
         self._is_resting = is_resting
-        if is_resting:
-            self.assigner.rests()
-        else:
-            self.assigner.goes_on()
 
     def _take_intent(self, intent: PostedIntent) -> None:
         if intent.kind in self.handlers:
@@ -454,11 +466,7 @@ class Trainer:
         """Post what a person wants, with room left for what exchanges have to say."""
         if self._is_half_full:
             raise Overloaded("the worker has not read what was asked before: try again later")
-        self._post(message)
-
-    def post(self, message: ToWorker) -> None:
-        """Pass a message on to the worker that runs now, if there is one."""
-        self._post(message)
+        self.post(message)
 
     async def tell(self, message: ToWorker) -> None:
         """Pass on one of many messages, as soon as the worker has read those before.
@@ -469,7 +477,7 @@ class Trainer:
         while self._is_half_full:
             self._read = trio.Event()
             await self._read.wait()
-        self._post(message)
+        self.post(message)
 
     @property
     def _is_half_full(self) -> bool:
@@ -477,7 +485,8 @@ class Trainer:
         used = self._outgoing.statistics().current_buffer_used
         return 2 * used >= limits.TRAINER_OUTBOX_MAX
 
-    def _post(self, message: ToWorker) -> None:
+    def post(self, message: ToWorker) -> None:
+        """Pass a message on to the worker that runs now, if there is one."""
         with contextlib.suppress(trio.ClosedResourceError):  # there is no worker
             self._outgoing.send_nowait(message)
 
@@ -487,14 +496,3 @@ def _closed_channel() -> trio.MemorySendChannel[ToWorker]:
     send, _ = trio.open_memory_channel[ToWorker](0)
     send.close()
     return send
-
-
-def finite_or_none(value: float | None) -> float | None:
-    """JSON and wire have no NaN: no number yet is None."""
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _first(group: BaseExceptionGroup[WorkerError]) -> WorkerError:
-    error = first_leaf(group)
-    assert isinstance(error, WorkerError)
-    return error

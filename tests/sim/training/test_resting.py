@@ -1,4 +1,4 @@
-"""Members whose workers rest, start or died cost the others no round, however many they are."""
+"""Members that rest, start, hang or lost their worker cost the others no round, though most do."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import trio
 
+from swarmnode import limits
 from swarmnode.ipc.control import Configure
 from swarmnode.processes.audit import audit_histories
 from swarmnode.strategies.pair_average import PairAverage
@@ -146,6 +147,28 @@ async def test_a_member_that_starts_again_is_not_waited_for(
         await until(lambda: lost.status.state == "training", 120, poll_s=0.5)
         await trio.sleep(5 * ROUND_S)
         assert await rounds_made(swarm.nodes) >= 0.8 * WATCHED_ROUNDS
+
+
+@pytest.mark.parametrize("make", [streaming, sparse, pairs])
+async def test_two_go_on_where_the_workers_of_four_of_six_stand_still(
+    tmp_path, autojump_clock, make
+) -> None:
+    """There was no round until their daemons ended them, after a minute."""
+    worker = worker_of(make)
+    async with sim_swarm(tmp_path, 6, numel=NUMEL, delay_s=0.005, worker=worker) as swarm:
+        await begin(swarm)
+        for node in swarm.nodes[2:]:
+            node.worker.step_s = 1.5 * WATCHED_ROUNDS * ROUND_S + limits.WORKER_QUIET_S
+        await trio.sleep(2 * STEP_S)  # they are in that step
+        for node in swarm.nodes[2:]:
+            node.worker.step_s = STEP_S
+        await trio.sleep(limits.WORKER_QUIET_S + 3 * ROUND_S)
+        assert [node.status.state for node in swarm.nodes] == 2 * ["training"] + 4 * ["starting"]
+        assert await rounds_made(swarm.nodes[:2]) >= 0.9 * WATCHED_ROUNDS
+        await until(lambda: {n.status.state for n in swarm.nodes} == {"training"}, 60, poll_s=0.5)
+        await trio.sleep(5 * ROUND_S)
+        share = 0.5 if make is pairs else 0.8  # as of those that rested
+        assert await rounds_made(swarm.nodes) >= share * WATCHED_ROUNDS
 
 
 @pytest.mark.parametrize("make", [streaming, sparse])

@@ -40,6 +40,7 @@ from swarmnode.ipc.control import (
     PostedIntent,
     Progress,
     Release,
+    Resume,
     RoundSteps,
     SaveSnapshot,
     SlotReady,
@@ -60,6 +61,7 @@ NUMEL, HALF = 100, 640
 READY = WorkerReady(
     bytes(32), 640, HALF, 2, step=0, tokens=0, device="fake", torch_version="", threads=1
 )
+PROGRESS = Progress(1, 1, 0.5, 0.5, 0.1)
 INTENT = PostedIntent(
     5, "pair", "x", 2, 3, "matching", (ViewShape("x", "", NUMEL),), base_version=b"b"
 )
@@ -404,7 +406,9 @@ async def test_rounds_are_fitted_to_the_fastest(autojump_clock) -> None:
         await it.hears(progress_at(0.4))
         for fastest, steps in ((0.38, []), (0.1, [16]), (0.102, [16]), (0.001, [16, 8])):
             it.speeds = {OTHER: fastest, THIRD: 7.0}
-            await trio.sleep(2 * limits.PACING_TOLD_S)
+            for _ in range(2):
+                await trio.sleep(limits.PACING_TOLD_S)
+                await it.hears(progress_at(0.4))
             assert it.sent == [RoundSteps(n) for n in steps]
 
 
@@ -491,6 +495,48 @@ async def test_a_worker_that_began_badly_begins_again_with_another_model(autojum
         assert [failed.message for failed in it.mended] == [it.complaint]
         assert len(it.links) == 2
         assert it.trainer.restarts == 0, "no death of its budget"
+
+
+async def test_a_worker_that_says_nothing_does_not_count_as_training(autojump_clock) -> None:
+    """The others would wait for it until it is ended."""
+    async with rig() as it:
+        await it.hears(READY, PROGRESS)
+        await trio.sleep(limits.WORKER_QUIET_S - 1)
+        assert it.trainer.state == "training"
+        await trio.sleep(2.5)
+        assert it.trainer.state == "starting"
+        assert it.trainer.reason == "the worker has said nothing for 9 s"
+        assert len(it.links) == 1
+
+
+async def test_a_worker_that_was_silent_goes_on_as_after_a_rest(autojump_clock) -> None:
+    """The others went on: it asks them how far they are before it counts as training."""
+    async with rig() as it:
+        await it.hears(READY, PROGRESS)
+        await trio.sleep(2 * limits.WORKER_QUIET_S)
+        assert it.sent == [Pause()], "read when it can be"
+        await it.hears(PROGRESS)
+        assert it.sent == [Pause(), Resume()]
+        assert it.trainer.state == "starting", "what it says is older than that"
+        await it.hears(PROGRESS)
+        assert (it.trainer.state, it.trainer.reason) == ("training", "on fake")
+        await it.hears(PROGRESS)
+        assert it.sent == [Pause(), Resume()]
+
+
+async def test_what_a_person_wants_outlives_a_silence(autojump_clock) -> None:
+    async with rig() as it:
+        await it.hears(READY, PROGRESS)
+        await trio.sleep(2 * limits.WORKER_QUIET_S)
+        it.trainer.pause()
+        await it.hears(PROGRESS)
+        assert Resume() not in it.sent
+        resting = Progress(1, 1, 0.5, 0.5, 0.1, paused=True)
+        await it.hears(resting)
+        await trio.sleep(2 * limits.WORKER_QUIET_S)
+        assert (it.trainer.state, it.trainer.reason) == ("paused", "paused by hand")
+        await it.hears(resting)
+        assert Resume() not in it.sent
 
 
 async def test_a_pause_outlives_the_worker(autojump_clock) -> None:
