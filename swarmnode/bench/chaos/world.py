@@ -32,6 +32,7 @@ _HUB = "hub"
 _PORT = 7337
 _SMALL_DISK = "size=48m"
 _BALLAST = "ballast"
+_BESIDE = "-read-only"
 _PIECES_BYTES = (1 << 20, 1 << 12, 1)
 _AS_ROOT: tuple[Kind, ...] = ("partition", "lossy-line", "full-disk", "read-only-home")
 
@@ -162,10 +163,16 @@ def empty(home: Path) -> None:
 
 
 def forbid_writing(pid: int, home: Path) -> None:
-    """Put ``home``, read-only, over itself where this process looks; open files stay writable."""
+    """Put ``home``, read-only, over itself where this process looks; open files stay writable.
+
+    It is made so beside it: over it, a file that is opened meanwhile would keep it from that.
+    """
+    beside = home.with_name(home.name + _BESIDE)
+    beside.mkdir(exist_ok=True)
     inside = ["-t", str(pid), "-m", _found("mount")]
-    _run(_found("nsenter"), *inside, "--bind", str(home), str(home))
-    _run(_found("nsenter"), *inside, "-o", "remount,bind,ro", str(home))
+    _run(_found("nsenter"), *inside, "--bind", str(home), str(beside))
+    _run(_found("nsenter"), *inside, "-o", "remount,bind,ro", str(beside))
+    _run(_found("nsenter"), *inside, "--move", str(beside), str(home))
 
 
 def allow_writing(pid: int, home: Path) -> None:
