@@ -172,6 +172,35 @@ async def test_two_go_on_where_the_workers_of_four_of_six_stand_still(
 
 
 @pytest.mark.parametrize("make", [streaming, sparse])
+async def test_most_that_stood_still_take_over_what_the_few_have_learnt(
+    tmp_path, autojump_clock, make
+) -> None:
+    """Their own next mean is due long after they are known to train again: they ask before."""
+
+    def means(node: SimNode) -> int:
+        return int(node.worker.strategy.lineage[0])
+
+    step_s = 5 * STEP_S
+    round_s = EVERY * step_s
+    worker = replace(worker_of(make), step_s=step_s)
+    async with sim_swarm(tmp_path, 5, numel=NUMEL, delay_s=0.005, worker=worker) as swarm:
+        await begin(swarm)
+        few, most = swarm.nodes[:2], swarm.nodes[2:]
+        for node in most:
+            node.worker.step_s = 7 * round_s
+        await trio.sleep(2 * step_s)
+        for node in most:
+            node.worker.step_s = step_s
+        await trio.sleep(6 * round_s)
+        learnt = max(map(means, few))
+        assert learnt > max(map(means, most)) + 2
+        await trio.sleep(5 * round_s)
+        made = [means(node) for node in swarm.nodes]
+        assert min(made) > learnt
+        assert max(made) - min(made) <= 1, "by two lineages"
+
+
+@pytest.mark.parametrize("make", [streaming, sparse])
 async def test_all_that_come_at_first_are_part_of_the_first_mean(
     tmp_path, autojump_clock, make
 ) -> None:
