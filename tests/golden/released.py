@@ -22,7 +22,7 @@ from tests.golden.messages import decoder_of, load_vectors
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "released"
-OTHERS = ("codecs-v1.json", "codecs-v1-more.json", "session-v1.json")
+OTHERS = ("codecs-v1.json", "codecs-v1-more.json", "session-v1.json", "rules-v1.json")
 _DIGITS = 16
 
 
