@@ -145,7 +145,12 @@ class Members(Message, frozen=True, tag="members"):
 
 
 class Stray(Message, frozen=True, tag="stray"):
-    """Most members have slow weights of another lineage: ask for theirs, and go on from them."""
+    """Most members have slow weights of another lineage: ask for theirs, and go on from them.
+
+    ``is_here``: of the same lineage, and at the same place, but other ones.
+    """
+
+    is_here: bool = False
 
 
 class Called(Message, frozen=True, tag="called"):
@@ -294,6 +299,7 @@ class PostedIntent(Message, frozen=True, tag="wish"):
     round_skew_max: Count | None = None
     base_version: BaseVersion = b""
     lineage: Count | None = None  # means behind base_version, if that is a lineage
+    sketch: tuple[float, float] | None = None  # of what is there, and the length that it is out of
     weight: float = 1.0
     record: Annotated[bytes, Meta(max_length=limits.LOG_RECORD_BYTES_MAX)] = b""
     merge: Annotated[str, Meta(max_length=32)] = "mean"  # the rule of a GROUP

@@ -24,6 +24,7 @@ pacing, snapshots. There are two engines, the worker's loop and the virtual one 
       +<-- flow(t), apply(exchange)                     committed, exactly once
       +<-- on_abort(intent, why)                        nothing came of it: go on training
       +<-- on_stray()                                   GROUP, GATHER: most are on another lineage
+      +<-- on_doubt()                                   GROUP: most hold others, see Intent.sketch
       +<-- on_call(lineage)                             GROUP, GATHER: others wait, come as you are
       +<-- on_records(round, records)                   LOG: the round is closed, same everywhere
       +<-- on_membership(members)                       whenever a member came or went

@@ -180,6 +180,10 @@ class DiLoCo(InLineage, Strategy):
         moved = momentum_step(momentum.clone(), still, self.config.momentum, nesterov=True)
         return phi.sub(moved, alpha=self.config.lr)
 
+    def _sketch(self) -> tuple[float, float] | None:
+        # Steps that did not wait are in the slow weights of this node alone.
+        return None if self.config.eager else super()._sketch()
+
     def on_abort(self, intent: Intent, why: str) -> None:
         super().on_abort(intent, why)
         if intent.base_version == self._base and intent.tag != CATCH_UP:  # else it has left it

@@ -70,6 +70,9 @@ class Intent:
         lineage: GROUP, GATHER: how many means are behind ``base_version``, which then ends with the
             hash of a lineage: nodes on different ones do not meet, and the engine brings them
             together again, see :meth:`Strategy.on_stray`. None: it stands for no lineage.
+        sketch: with a lineage, of the slow weights behind it, see strategies/sketch.py: all members
+            there have the same, or the engine says so, see :meth:`Strategy.on_doubt`. None: not
+            known.
         weight: of this node in a weighted mean, such as its tokens; above 0. In a GROUP what
             :meth:`Strategy.weight` says when the views are taken, and it counts up to
             GROUP_WEIGHT_MEDIANS_MAX times the median of those that are there.
@@ -88,6 +91,7 @@ class Intent:
     round_skew_max: int | None = None
     base_version: bytes = b""
     lineage: int | None = None
+    sketch: tuple[float, float] | None = None
     weight: float = 1.0
     record: bytes = b""
     merge: str = "mean"

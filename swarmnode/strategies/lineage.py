@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -59,6 +60,7 @@ from swarmnode.strategies.contributions import Contributions
 from swarmnode.strategies.merging.pieces import InPieces, copying, pieces_of
 from swarmnode.strategies.outer import momentum_step
 from swarmnode.strategies.rounds import Fragment, InRounds, Turns
+from swarmnode.strategies.sketch import sketch
 
 if TYPE_CHECKING:
     from swarmnode.strategies.merging.best_of import Trials
@@ -96,6 +98,8 @@ class InLineage(InRounds, InPieces):
         self._harm_probe: LossAt | None = None  # by which catch-ups are weighed
         self._paced_steps = self.round_steps()
         self._n_present = 0  # at the last mean; 0: this process has seen none
+        self._is_common = True  # slow weights are those of all who are behind the same mean
+        self._is_doubted = False  # they are not: a peer gave something else
         self._local_step = 0
         self._trials: Trials | None = None  # until there is something to try
 
@@ -144,7 +148,7 @@ class InLineage(InRounds, InPieces):
         self.contributions.note_step(info.tokens)
         intents = self._catch_ups.due(self._catch_up)
         if self._turns.is_next_due(self.rounds, info.step, int(self.lineage[0])):
-            intent = self._meet(self.rounds.number)
+            intent = replace(self._meet(self.rounds.number), sketch=self._sketch())
             self._turns.post(intent.base_version)
             intents.append(intent)
         return intents
@@ -152,6 +156,10 @@ class InLineage(InRounds, InPieces):
     @abstractmethod
     def _meet(self, round_number: int) -> Intent:
         """Return the intent of the next mean, which begins now."""
+
+    def _sketch(self) -> tuple[float, float] | None:
+        """Return the sketch of the slow weights, where all behind the same mean have the same."""
+        return sketch(self.phi, self._version) if self._is_common else None
 
     def weight(self, intent: Intent) -> float:
         return self.contributions.weight(intent.fragment, self.rounds.n_fragments)
@@ -219,6 +227,9 @@ class InLineage(InRounds, InPieces):
     def on_stray(self) -> None:
         self._catch_ups.is_stray = True
 
+    def on_doubt(self) -> None:
+        self._catch_ups.is_stray = self._is_doubted = True
+
     def on_resume(self) -> None:
         self._catch_ups.note_missed()
 
@@ -278,13 +289,16 @@ class InLineage(InRounds, InPieces):
         place = self._catch_ups.place_of(exchange, self.rounds.number, self.x, self._harm)
         if place is None:
             return False
-        if exchange.intent.base_version == ANY_LINEAGE and place.version != self._version:
+        is_elsewhere, is_doubted = place.version != self._version, self._is_doubted
+        self._is_doubted = False
+        if exchange.intent.base_version == ANY_LINEAGE and is_elsewhere:
             self.rounds.go_to(place.round)
         else:
             self.rounds.catch_up(place.round)
-            if place.version <= self._version:
+            if place.version < self._version or not (is_elsewhere or is_doubted):
                 return False
         keeps_learnt = self._keeps_learnt  # as of this answer, whatever comes meanwhile
+        self._is_common = False  # until the last piece is there
         self.contributions.note_missed(place.count - int(self.lineage[0]))
         if not keeps_learnt:
             self.contributions.drop(self.rounds.n_fragments)
@@ -299,8 +313,10 @@ class InLineage(InRounds, InPieces):
             getattr(self, momentum)[at].copy_(theirs[momentum][at])
             yield
         self.lineage.copy_(torch.tensor([place.count, place.hashed]))
+        self._is_common = True
         self._lengthen()
-        self._turns.leave()
+        if is_elsewhere:
+            self._turns.leave()
         return True
 
 

@@ -204,6 +204,9 @@ class GroupPart:
     def on_stray(self) -> None:
         """Take note that most members are on another lineage: ask for theirs."""
 
+    def on_doubt(self) -> None:
+        """Take note that most members at this node's place hold other weights: ask for theirs."""
+
     def on_resume(self) -> None:
         """Take note that this node goes on after a rest: others may be further by now."""
 

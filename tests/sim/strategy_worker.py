@@ -270,7 +270,7 @@ class _Life:
                 self._strategy.on_membership(message.members)
                 self._intents.offer_answers(self._state)
             case Stray():
-                self._strategy.on_stray()
+                (self._strategy.on_doubt if message.is_here else self._strategy.on_stray)()
             case RoundSteps():
                 self._strategy.set_round_steps(message.steps)
             case Called(lineage=lineage):

@@ -7,9 +7,11 @@ weights with what the other members say of theirs:
 
     PostedIntent(lineage) -> own chain -> register "lineage" of the shared state -> the others
     a round ends  -> on another lineage than most? -> Stray -> worker -> PULL of a peer on it
+                  -> other slow weights than most at the same place? -> the same
 
-The comparison is ``protocol/gossip/lineages.py``. What members say is believed here as far as it
-is in a PULL: a node asks for weights of a member that it would otherwise ask at random.
+The comparisons are ``protocol/gossip/lineages.py`` and ``sketches.py``. What members say is
+believed here as far as it is in a PULL: a node asks for weights of a member that it would otherwise
+ask at random.
 
 A node that trains looks busy whatever becomes of its rounds: its steps count up. What the swarm
 makes of them is looked at whenever the status or the metrics are asked for; what stands still:
@@ -35,6 +37,7 @@ from swarmnode.daemon.collective.groups import Groups
 from swarmnode.daemon.collective.rounds import Rounds
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.exchange.pull import Pulls
+from swarmnode.daemon.membership.report import PeerReport
 from swarmnode.daemon.membership.swarm import Communicator, SwarmPart
 from swarmnode.daemon.worker.leases import IntentHandler, Lessor
 from swarmnode.daemon.worker.trainer import Trainer
@@ -42,6 +45,7 @@ from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Called, PostedIntent, Stray
 from swarmnode.protocol.gossip.group_events import MeanEnded
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
+from swarmnode.protocol.gossip.sketches import Sketches
 from swarmnode.protocol.identity import Signer
 from swarmnode.strategies.installed import look_at_strategy
 from swarmnode.telemetry.logs import get_logger
@@ -66,13 +70,14 @@ class Lineages:
     """The lineage of this node, and how it stands.
 
     Args:
-        said: what the other members that train now say of theirs, as text.
+        said: what the other members that train now say of theirs.
         post: sends a message to the worker.
     """
 
     def __init__(
-        self, said: Callable[[], Mapping[PeerId, str]], post: Callable[[Stray], None]
+        self, said: Callable[[], Mapping[PeerId, PeerReport]], post: Callable[[Stray], None]
     ) -> None:
+        self.sketches = Sketches()
         self._said = said
         self._post = post
         self._own: Lineage | None = None
@@ -92,11 +97,16 @@ class Lineages:
             self._own = Lineage.of(intent.lineage, intent.base_version)
         is_next = self._has_committed and not self._has_pulled
         moved = self._own.then(intent.lineage, intent.base_version, is_next=is_next)
+        follows = not self._has_pulled and (moved is self._own or len(moved.hashes) > 1)
         if moved is not self._own:
             self._own = moved
             self._has_committed = False
         self._has_pulled = False
         self._may_ask = True
+        if intent.sketch is None:
+            self.sketches.forget()
+        else:
+            self.sketches.note(moved.hashes[0], *intent.sketch, follows=follows)
 
     def round_ended(self, is_committed: bool) -> None:
         """A mean was applied, or nothing came of the round; ask for another lineage if need be."""
@@ -105,17 +115,20 @@ class Lineages:
             self._may_ask = not self.look()
 
     def look(self) -> bool:
-        """Return whether another lineage is to stay: the worker is told to go over to it."""
+        """Return whether others' slow weights are to stay: the worker is told to take them over."""
         standing = self.standing()
-        if not standing.is_weaker:
+        if standing.is_weaker:
+            _log.warning(
+                "on another lineage than most",
+                alike=standing.n_alike,
+                members=standing.n_members,
+                strongest=standing.n_strongest,
+            )
+        elif others := self.preferred_here():
+            _log.warning("other slow weights than most at the same place", others=len(others))
+        else:
             return False
-        _log.warning(
-            "on another lineage than most",
-            alike=standing.n_alike,
-            members=standing.n_members,
-            strongest=standing.n_strongest,
-        )
-        self._post(Stray())
+        self._post(Stray(is_here=not standing.is_weaker))
         return True
 
     def pulled(self) -> None:
@@ -125,18 +138,28 @@ class Lineages:
     def worker_gone(self) -> None:
         """The next worker begins with a snapshot: its chain is not known."""
         self._own = None
+        self.sketches.forget()
         self._has_committed = self._has_pulled = self._may_ask = False
 
     def standing(self) -> Standing:
         """Return how this node's lineage stands now; one without a lineage stands alone."""
         if self._own is None:
             return _ALONE
-        read = {peer: Lineage.parse(text) for peer, text in self._said().items()}
+        read = {peer: Lineage.parse(report.lineage) for peer, report in self._said().items()}
         return judge(self._own, {peer: each for peer, each in read.items() if each is not None})
 
     def preferred(self) -> Collection[PeerId]:
-        """Return the peers on the lineage that is to stay: those to ask for slow weights first."""
-        return self.standing().strongest
+        """Return the peers whose slow weights are to stay: those to ask for them first."""
+        standing = self.standing()
+        return (
+            standing.strongest
+            if standing.is_weaker
+            else self.preferred_here() or standing.strongest
+        )
+
+    def preferred_here(self) -> tuple[PeerId, ...]:
+        """Return the members with what most hold where this node is, if it holds something else."""
+        return self.sketches.others({peer: each.sketches for peer, each in self._said().items()})
 
 
 class IntentHandlers:
@@ -166,7 +189,7 @@ class IntentHandlers:
         self.groups = Groups(communicator, swarm_id=swarm_id, codec_name=codec_name, lessor=lessor)
         self.groups.lines = part.line_rates
         self.pulls = Pulls(communicator, codec_name=codec_name, lessor=lessor)
-        self.lineages = Lineages(partial(_said_lineages, part, signer.peer_id), trainer.post)
+        self.lineages = Lineages(partial(_training, part, signer.peer_id), trainer.post)
         self._gathers: tuple[Gathers, ...] = ()  # one, if the strategy may want it; so the log
         if strategy.may_want("gather"):
             self._gathers = (_make_gathers(communicator, codec_name, lessor, signer),)
@@ -274,10 +297,10 @@ def _make_log(communicator: Communicator, trainer: Trainer) -> Log:
     return Log(communicator, lessor=trainer.lessor, tell=trainer.tell)
 
 
-def _said_lineages(part: SwarmPart, self_id: PeerId) -> Mapping[PeerId, str]:
-    """Return what the other members that train at this moment say of their slow weights."""
+def _training(part: SwarmPart, self_id: PeerId) -> Mapping[PeerId, PeerReport]:
+    """Return what the other members that train at this moment say."""
     reports = (part.peer_report(peer) for peer in part.partners() if peer != self_id)
-    return {each.peer: each.lineage for each in reports if each.state == "training"}
+    return {each.peer: each for each in reports if each.state == "training"}
 
 
 def other_base_alarm(finished: Mapping[tuple[Any, Any, str], int], committed: int) -> str:
@@ -326,7 +349,7 @@ def _of_group(groups: Rounds, now: float) -> str:
 def _of_lineage(lineages: Lineages) -> str:
     standing = lineages.standing()
     if not standing.is_apart:
-        return ""
+        return _of_place(lineages)
     n, n_alike = standing.n_members, standing.n_alike
     if not standing.is_weaker:
         return (
@@ -337,6 +360,17 @@ def _of_lineage(lineages: Lineages) -> str:
         f"this node and {n_alike - 1} others of {n} members average apart from {n - n_alike}, on a"
         " lineage of the slow weights that will not stay: this node asks for that of the others;"
         " if it lasts, see with `swarmnode peers` that it is connected, and restart it"
+    )
+
+
+def _of_place(lineages: Lineages) -> str:
+    n = len(lineages.preferred_here())
+    if not n:
+        return ""
+    return (
+        f"{n} other members hold the same slow weights as each other, and this node other ones at"
+        " the same place: it was given wrong ones, and asks those members for theirs; if it lasts,"
+        " see with `swarmnode peers` that it is connected, and restart it"
     )
 
 

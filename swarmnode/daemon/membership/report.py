@@ -4,7 +4,7 @@
 leases       member (its id), role, version, address (each one)
 counters     steps, tokens, exchanges, seconds: totals over all its lives
 registers    name, state, loss, eval_loss, step_time_s, line_bytes_per_s, met,
-             lineage, target, ramp_begin, ramp_end (progress.py)
+             lineage, sketches, target, ramp_begin, ramp_end (progress.py)
 maxima       step, tokens (of the whole swarm)
 verdicts     on peers of which it has measured ill, see ``protocol/trust.py``
 ===========  ====================================================================
@@ -40,7 +40,7 @@ from swarmnode.wire.admission import Role
 from swarmnode.wire.membership import PeerState
 
 ROLE, VERSION, MET, LINEAGE, NAME = "role", "version", "met", "lineage", "name"
-TARGET = "target"
+SKETCHES, TARGET = "sketches", "target"
 STEP_TIME_S, LINE_BYTES_PER_S = "step_time_s", "line_bytes_per_s"
 _SINCE_START = ("exchanges", "seconds")  # a node counts these from zero in each of its lives
 _STATES: tuple[PeerState, ...] = get_args(PeerState)
@@ -78,6 +78,7 @@ class SelfReport:
     step: int
     met: str | None = None  # partners that it had lately, see ``status/overview.py``; None: none
     lineage: str = ""  # of its slow weights, see ``protocol/gossip/lineages.py``; empty: none
+    sketches: str = ""  # of what is there, see ``protocol/gossip/sketches.py``
     name: str = ""  # what it is called; "": it does not say
     target: str = ""  # the newest extension that it knows, see ``progress.py``; "": none
     swarm_tokens: int = 0  # of all members, those that no member remembers included; 0: not counted
@@ -91,8 +92,12 @@ class SelfReport:
             (VERSION, __version__): lease_s,
         }
         leases |= {(ADDRESS, address): lease_s for address in self.addresses}
-        # An empty lineage, too: what an earlier life said of its own must not outlive it.
-        registers: dict[str, RegisterContent] = {"state": self.state, LINEAGE: self.lineage}
+        # Empty ones, too: what an earlier life said of its slow weights must not outlive it.
+        registers: dict[str, RegisterContent] = {
+            "state": self.state,
+            LINEAGE: self.lineage,
+            SKETCHES: self.sketches,
+        }
         if self.name:
             registers[NAME] = self.name
         if self.target:
@@ -260,6 +265,7 @@ class PeerReport:
     numbers: dict[str, float] = field(default_factory=dict)
     met: str = ""
     lineage: str = ""
+    sketches: str = ""
     name: str = ""  # what it says that it is called; nothing, if that is no name
     target: str = ""  # a signed extension, not verified
 
@@ -305,6 +311,7 @@ def peer_report(state: StateKeeper, peer: PeerId, now: float) -> PeerReport:
         },
         met=_text(registers.get(MET)),
         lineage=_text(registers.get(LINEAGE)),
+        sketches=_text(registers.get(SKETCHES)),
         name=name if isinstance(name := registers.get(NAME), str) and is_name(name) else "",
         target=_text(registers.get(TARGET)),
     )

@@ -353,9 +353,9 @@ class Work:
         """How far the swarm is, as the worker counts on."""
         return 0
 
-    def lineage(self) -> str:
-        """Return the chain of slow weights as others are told."""
-        return ""
+    def slow_weights(self) -> tuple[str, str]:
+        """Return their lineage and their sketches, as others are told."""
+        return "", ""
 
     def alarms(self) -> Sequence[str]:
         """Return what a person should look at."""
@@ -475,9 +475,9 @@ class Training(Work):
         """How far the swarm was before our worker's first step."""
         return max(0, self.part.swarm_step() - self.figures().step)
 
-    def lineage(self) -> str:
-        """Return the chain of slow weights as others are told."""
-        return self.handlers.lineages.text
+    def slow_weights(self) -> tuple[str, str]:
+        """Return their lineage and their sketches, as others are told."""
+        return self.handlers.lineages.text, self.handlers.lineages.sketches.said
 
     def alarms(self) -> Sequence[str]:
         """Return what a person should look at, but for what stands still."""

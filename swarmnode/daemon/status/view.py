@@ -202,7 +202,7 @@ class NodeView:
             },
             self.work.swarm_step(),
             self.meetings.said(now),
-            self.work.lineage(),
+            *self.work.slow_weights(),
             self.node.node_name,
         )
         return self.membership.completed(report)

@@ -133,6 +133,7 @@ def _message(
         round_skew_max=intent.round_skew_max,
         base_version=intent.base_version,
         lineage=intent.lineage,
+        sketch=intent.sketch,
         weight=intent.weight,
         record=intent.record,
         merge=intent.merge,

@@ -345,7 +345,7 @@ class Loop:
                 self.intents.offer_answers(self.state)
             case Stray():
                 self.settle()
-                self.strategy.on_stray()
+                (self.strategy.on_doubt if message.is_here else self.strategy.on_stray)()
             case Called():
                 self.is_called = True
                 self.strategy.on_call(message.lineage)

@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from swarmnode.processes.audit import audit_histories
+from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.testing.swarm import SimNode, SimSwarm, sim_swarm
 from tests.sim.checks import until
@@ -108,3 +109,37 @@ async def test_a_mean_that_is_made_again_by_one_that_forgot_it_is_another_one(
         await until(lambda: min(means_of(forgetful), means_of(late)) >= 3, 300, poll_s=0.5)
         histories = {str(node.peer): node.history for node in swarm.nodes}
         assert not audit_histories(histories).half_applied
+
+
+def diloco() -> Any:
+    return StrategyWorker(np.zeros(0), lambda x: DiLoCo({"every": 4}, x), step_s=STEP_S)
+
+
+@pytest.mark.parametrize("worker", [streaming(4, 2), diloco()], ids=["streaming", "diloco"])
+@pytest.mark.parametrize("liars", [0, 1])
+async def test_one_that_was_given_wrong_weights_takes_over_those_of_the_others(
+    tmp_path: Path, autojump_clock: object, worker: Any, liars: int
+) -> None:
+    """Its place is the same as theirs, so nothing else tells it; a fifth one holds what it holds.
+
+    Without the sketches it holds wrong ones for good.
+    """
+    async with sim_swarm(
+        tmp_path, 4 + liars, numel=64, seed=853, delay_s=0.01, worker=worker
+    ) as swarm:
+        given, *right = swarm.nodes[:4]
+        await until(lambda: all(means_of(each) >= 3 for each in swarm.nodes), 100, poll_s=0.5)
+        for node in (given, *swarm.nodes[4:]):
+            strategy: Any = node.worker
+            strategy.strategy.phi.mul_(0.5)
+            strategy.strategy.x.mul_(0.5)
+        made = means_of(right[0])
+        await until(lambda: holds_of(given) == holds_of(right[0]), 120, poll_s=0.1)
+        assert means_of(right[0]) - made <= 12, "a few rounds"
+        await until(lambda: holds_of(given) == holds_of(right[0]), 20, poll_s=0.1)
+
+
+def holds_of(node: SimNode) -> tuple[list[float], bytes]:
+    """Return where a node is, and its slow weights there."""
+    worker: Any = node.worker
+    return worker.strategy.lineage.tolist(), worker.strategy.phi.numpy().tobytes()

@@ -72,6 +72,7 @@ INTERFACE = {
     "applying": ["exchange"],
     "on_abort": ["intent", "why"],
     "on_stray": [],
+    "on_doubt": [],
     "on_resume": [],
     "on_call": ["lineage"],
     "weight": ["intent"],

@@ -90,7 +90,7 @@ async def test_all_is_said_once_then_what_is_new(autojump_clock, tmp_path: Path)
             ("version", __version__): LEASE_S,
             ("address", "mem:me"): LEASE_S,
         }
-        assert first.registers == {"state": "starting", "lineage": ""}, (
+        assert first.registers == {"state": "starting", "lineage": "", "sketches": ""}, (
             "a loss that is unknown is not said"
         )
         assert first.counters == FIRST.counters
