@@ -11,8 +11,8 @@ never do: they lie in slots of ``ipc/segment.py``, and a message moves the owner
       --Weighed-->
                     <--Apply | Release--        committed, or aborted; it is the worker's
 
-A slot has two halves of ``payload_numel`` numbers, as wide as the model's: the own views in order,
-and room for what comes. No step waits for the daemon here, nor it for a step.
+A slot has two halves of ``payload_numel`` numbers, as wide as the model's: own views, and room for
+what comes. No step waits for the daemon here, nor it for a step.
 """
 
 from __future__ import annotations
@@ -145,10 +145,7 @@ class Members(Message, frozen=True, tag="members"):
 
 
 class Stray(Message, frozen=True, tag="stray"):
-    """Most members have slow weights of another lineage: ask for theirs, and go on from them.
-
-    ``is_here``: of the same lineage, and at the same place, but other ones.
-    """
+    """Most members have other slow weights, of another lineage or ``is_here``: ask for theirs."""
 
     is_here: bool = False
 
@@ -169,8 +166,7 @@ class SwarmProgress(Message, frozen=True, tag="swarm-progress"):
     """How far the swarm is, said often: schedules of the recipe follow it.
 
     Attributes:
-        others_tokens: that all other members have trained, as far as they are known to be.
-        others_per_s: how fast that grows.
+        others_tokens, others_per_s: that all other members have trained, and how fast that grows.
         others_counted: what of it they have said: at the target, that must do.
         lost_tokens: of this node's that others have counted and a crash has taken: they count on.
         members: how many train at the progress ``at_tokens``; between two whole numbers while one
@@ -282,10 +278,10 @@ class WorkerReady(Message, frozen=True, tag="ready"):
 
 
 class PostedIntent(Message, frozen=True, tag="wish"):
-    """The strategy wants to exchange: an Intent (``strategies/base.py``) with a number.
+    """An Intent (``strategies/base.py``) with a number, be it a record.
 
     It replaces an earlier one of its kind, tag and fragment that no slot was lent for. ``is_open``:
-    an *answer*, given whenever asked for; they follow WorkerReady. Records are intents, too.
+    an *answer*, given whenever asked for; they follow WorkerReady.
     """
 
     number: Count

@@ -6,6 +6,13 @@ steps than there were rounds, and no node is moved far ahead on one peer's word:
 ROUNDS_AHEAD_MAX a second peer must have said about the same. That does not stop peers that lie
 together. Nor does a node take over what makes it much worse on the public probe, as it is or after
 the step that its momentum would take: where lineages differ a little worse has to do.
+
+What is given names its place itself, and no hash of it is known to others, as the last bits may
+differ between kinds of hardware. So each says the projection of a sample on signs that follow from
+the place (the AMS sketch: N. Alon, Y. Matias, M. Szegedy, "The space complexity of approximating
+the frequency moments", 1996, with one row): two differ by about the length of what their weights
+differ in. Who prepares weights for one place is found out at the next, which has other elements and
+signs.
 """
 
 from __future__ import annotations
@@ -16,6 +23,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 
 from swarmnode.strategies.context import LossAt
@@ -32,6 +40,8 @@ _ROUNDS_SAID_MAX = 16
 PLACE_NUMEL = 3
 HASH_BITS = 24  # so that a lineage is two exact float32 numbers, and can be sent as a view
 COUNT_MAX = 2**24
+# What a sketch looks at of larger models, up to twice as many: a millisecond, in rounds of seconds.
+SAMPLE_ELEMS = 2**16
 ANY_LINEAGE = b""  # asked for by a node on the wrong one: also what is less far than its own
 
 _ASKS_MAX = 3  # peers for each round that came to nothing: the answers are whole models
@@ -63,6 +73,21 @@ def extend_lineage(lineage: torch.Tensor, present: Iterable[bytes]) -> None:
     material = lineage_version(lineage) + b"".join(present)
     hashed = int.from_bytes(hashlib.sha256(material).digest()[: HASH_BITS // 8], "big")
     lineage.copy_(torch.tensor([(int(lineage[0]) + 1) % COUNT_MAX, hashed]))
+
+
+def sketch(weights: torch.Tensor, place: bytes) -> tuple[float, float] | None:
+    """Return the projection of a sample of ``weights`` [numel], and the length of the sample.
+
+    ``place``: where the weights stand in their lineage. None: they are no numbers.
+    """
+    stride = max(1, weights.numel() // SAMPLE_ELEMS)
+    drawn = hashlib.shake_256(place)
+    first = int.from_bytes(drawn.digest(8), "big") % stride
+    sample = weights[first::stride].to("cpu", torch.float64).numpy()
+    bits = np.frombuffer(drawn.digest(8 + -(-len(sample) // 8)), np.uint8)[8:]
+    signs = 1.0 - 2.0 * np.unpackbits(bits, count=len(sample))
+    projection, length = float((sample * signs).sum()), float(np.sqrt(np.square(sample).sum()))
+    return (projection, length) if math.isfinite(length) else None
 
 
 def lineage_refusal(lineage: torch.Tensor) -> str | None:

@@ -56,6 +56,7 @@ class DiLoCo(InLineage, Strategy):
     """One outer step over all members present, after it has come or eagerly."""
 
     name = "diloco"
+    version = 2
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """``every``: H. ``lr``, ``momentum``: of the outer step. ``eager``: do not wait for it.

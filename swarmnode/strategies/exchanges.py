@@ -70,9 +70,8 @@ class Intent:
         lineage: GROUP, GATHER: how many means are behind ``base_version``, which then ends with the
             hash of a lineage: nodes on different ones do not meet, and the engine brings them
             together again, see :meth:`Strategy.on_stray`. None: it stands for no lineage.
-        sketch: with a lineage, of the slow weights behind it, see strategies/sketch.py: all members
-            there have the same, or the engine says so, see :meth:`Strategy.on_doubt`. None: not
-            known.
+        sketch: with a lineage, of the slow weights there, see strategies/catch_up.py: all members
+            have the same, or the engine says so, see :meth:`Strategy.on_doubt`. None: not known.
         weight: of this node in a weighted mean, such as its tokens; above 0. In a GROUP what
             :meth:`Strategy.weight` says when the views are taken, and it counts up to
             GROUP_WEIGHT_MEDIANS_MAX times the median of those that are there.

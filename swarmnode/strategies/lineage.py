@@ -54,13 +54,13 @@ from swarmnode.strategies.catch_up import (
     harm_at,
     lineage_refusal,
     lineage_version,
+    sketch,
 )
 from swarmnode.strategies.context import LossAt
 from swarmnode.strategies.contributions import Contributions
 from swarmnode.strategies.merging.pieces import InPieces, copying, pieces_of
 from swarmnode.strategies.outer import momentum_step
 from swarmnode.strategies.rounds import Fragment, InRounds, Turns
-from swarmnode.strategies.sketch import sketch
 
 if TYPE_CHECKING:
     from swarmnode.strategies.merging.best_of import Trials

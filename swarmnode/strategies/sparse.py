@@ -81,6 +81,7 @@ class Sparse(InRounds, Strategy):
     """SparseLoCo without a server."""
 
     name = "sparse"
+    version = 2
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """``every``: H. ``kept``: k of each 4,096. ``lr``: α. ``decay``: β. ``own_share``: ρ.

@@ -104,6 +104,7 @@ class Streaming(WeighsRounds, InLineage, Strategy):
     """Slow weights meet fragment by fragment; fast ones are mixed with them."""
 
     name = "streaming"
+    version = 2
     reads_in_passing = True
     kinds = "pair group pull"
     momentum_buffer = "m"
@@ -182,8 +183,7 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         super().start(ctx)
         self.fragments = cut(ctx.layout, self.config.fragments)
         if self.reference is not None:
-            reference = self.reference.cpu().numpy().tobytes()
-            self._base_version = hashlib.sha256(reference).digest()
+            self._base_version = hashlib.sha256(self.reference.cpu().numpy().data).digest()
 
     def payload_numel(self) -> int:
         largest = max(fragment.numel for fragment in self.fragments)

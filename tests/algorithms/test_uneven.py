@@ -52,6 +52,13 @@ def test_speeds_of_one_to_eight_learn_as_equal_ones_at_equal_tokens(make: Make) 
     assert swarm_loss(make, _STEPS, _EIGHTH) <= 1.01 * swarm_loss(make, _STEPS)
 
 
+@_groups
+def test_by_the_rule_of_groups_they_learn_no_less(make: Make) -> None:
+    """It counts the first only up to a length: where that was the third's, they lost 5 % by it."""
+    equal = swarm_loss(make, _STEPS, guarded=True, seed=5)
+    assert swarm_loss(make, _STEPS, _EIGHTH, guarded=True, seed=5) <= 1.01 * equal
+
+
 def test_as_shipped_they_learn_no_less() -> None:
     """Its means are due every fifth step of the fastest, in which the slowest takes none."""
     assert swarm_loss(DEFAULT, _STEPS, _EIGHTH) <= swarm_loss(DEFAULT, _STEPS)

@@ -84,16 +84,21 @@ def swarm_loss(
     *,
     texts: Sequence[bytes] = (),
     faults: Faults = Faults(),  # noqa: B008  frozen
+    guarded: bool = False,
+    seed: int = 1,
 ) -> float:
     """Return the mean loss of the nodes' own models after so many steps of all together.
 
-    The learning rate decays by the steps of the swarm, as a recipe has it.
+    The learning rate decays by the steps of the swarm, as a recipe has it. ``guarded``: means are
+    by the strategy's rule, as those of nodes are; else they are plain.
     """
-    task = Prose(len(speeds), 1, texts or (load_corpus(""),))
+    task = Prose(len(speeds), seed, texts or (load_corpus(""),))
     arenas: list[Arena] = []
     rate = _schedule(_LR, lambda: arenas[0].tally.gradients / steps)
     optimizer = AdamW(task.x, rate, (0.9, 0.95), 0.01)
-    arena = Arena(task, make, optimizer=optimizer, seed=1, speeds=speeds, faults=faults)
+    arena = Arena(
+        task, make, optimizer=optimizer, seed=seed, speeds=speeds, faults=faults, guarded=guarded
+    )
     arenas.append(arena)
     while arena.tally.gradients < steps:
         left = steps - arena.tally.gradients

@@ -28,6 +28,7 @@ from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
 from swarmnode.store.files import make_private_dir, write_atomic
 from swarmnode.store.keys import load_or_create_identity
 from swarmnode.store.swarms import save_link
+from swarmnode.strategies.installed import installed_strategies
 from swarmnode.tensor.layout import Layout
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.swarm import Manifest, Signed
@@ -173,6 +174,7 @@ class Swarm:
 
     def manifest(self, **changes: Any) -> Manifest:
         """Return the manifest of ``synthetic`` with DIM numbers, or something else."""
+        strategy = installed_strategies().get(changes.get("strategy", "pair-average"))
         manifest = Manifest(
             name=self.name,
             swarm_key=self.key.public_key,
@@ -183,6 +185,7 @@ class Swarm:
             layout_hash=Layout.of([("weight", (1, DIM), "float32")]).layout_hash,
             data_hash=b"",
             strategy="pair-average",
+            strategy_version=strategy.version if strategy else 1,
             strategy_settings={"every": 8},
             codec="Q8B64",
             seed=7,

@@ -103,10 +103,11 @@ class Lineages:
             self._has_committed = False
         self._has_pulled = False
         self._may_ask = True
-        if intent.sketch is None:
-            self.sketches.forget()
-        else:
-            self.sketches.note(moved.hashes[0], *intent.sketch, follows=follows)
+        match intent.sketch:
+            case value, length:
+                self.sketches.note(moved.hashes[0], value, length, follows=follows)
+            case _:
+                self.sketches.forget()
 
     def round_ended(self, is_committed: bool) -> None:
         """A mean was applied, or nothing came of the round; ask for another lineage if need be."""

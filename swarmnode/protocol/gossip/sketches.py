@@ -1,7 +1,7 @@
 """Which members hold other slow weights at the same place of a lineage.
 
 A node says a number of its slow weights for each of the last places, ``HASH:NUMBER,...`` with the
-newest first: the hash of the place as in its lineage, and a projection (strategies/sketch.py). At
+newest first: the hash of the place as in its lineage, and a projection (strategies/catch_up.py). At
 each place the members that have said something are compared::
 
     own        a 1.02   b 3.10
@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from swarmnode.ids import PeerId
 
 # Places that a node says: in a register of 256 characters, and as many rounds as a report may lag.
-SAID_MAX = 8
+SKETCHES_MAX = 8
 # Of the length of what is compared. Rounding on other hardware is a thousandth of that, and what a
 # liar can have within it moves no model.
 TOLERANCE = 1e-3
@@ -51,7 +51,7 @@ class Sketches:
             self._own.clear()
         self._own.pop(place, None)
         self._own[place] = (value, length)
-        while len(self._own) > SAID_MAX:
+        while len(self._own) > SKETCHES_MAX:
             del self._own[next(iter(self._own))]
 
     def forget(self) -> None:
@@ -77,7 +77,7 @@ class Sketches:
 
 def parse(said: str) -> dict[str, float]:
     """Read what a member says, by place; what makes no sense counts as not said."""
-    found = (_SAID.fullmatch(each) for each in said.split(",", SAID_MAX)[:SAID_MAX])
+    found = (_SAID.fullmatch(each) for each in said.split(",", SKETCHES_MAX)[:SKETCHES_MAX])
     return {match[1]: float(match[2]) for match in found if match}
 
 

@@ -22,10 +22,11 @@ def clipped_mean(about: Round) -> tuple[Mix, ...]:
     return (Mix(coefficients, (sum(about.weights),)),)
 
 
-def clipping(norms: NDArray[np.float64], reach: float = 1.0) -> NDArray[np.float64]:
+def clipping(norms: NDArray[np.float64], bound: float | None = None) -> NDArray[np.float64]:
     """Return what brings each of some norms down to a bound, and none up: [n], 0 to 1.
 
-    ``reach``: the bound, in medians.
+    ``bound``: None: their median, of an even number the lower one in the middle.
     """
-    bound = reach * np.sort(norms)[(len(norms) - 1) // 2]
+    if bound is None:
+        bound = float(np.sort(norms)[(len(norms) - 1) // 2])
     return np.array([bound / norm if norm > bound else 1.0 for norm in norms])

@@ -15,7 +15,8 @@ their median distance from it, not below 0::
                                                     left out, and all is computed again, of the rest
     usual    = the median of t, less SPREADS times their median distance from it
     a_i      = t_i / usual, between 0 and 1         1 for all where usual is not above 0
-    reach    = √n / 2 up to 16, then 8 / √n         s_i = min(1, reach · median(‖x‖) / ‖x_i‖)
+    reach    = min(√(n − f) / 1.2, 2, 8 / √n)       1 at the least; f = ⌊n / 4⌋ may be liars
+    s_i      = min(1, reach · median(‖x‖) / ‖x_i‖)  of an even number the larger one in the middle
     result   = Σ a_i w_i s_i x_i / Σ a_i w_i        over those that are left, more than half
 
 Copies of a vector have one vote together, and what points against the sum of the others has none.
@@ -27,9 +28,12 @@ themselves, or spread as widely as they agree, usual is not above 0, and none is
 
 Liars who hide both in noise of their own pay for it with what they push: where honest vectors are
 at right angles, f in one direction have f / (2 √(f − 1)) votes for it at the most, 1.2 for four and
-2.1 for sixteen, and the others come to √(n − f) of their lengths. A closer clip is dearer: a member
-whose data are of its own kind moves further than most while it learns (up to 6.8 times the median
-of sixteen, labels by a Dirichlet distribution of 0.5). So is a smaller ρ: honest vectors are alike
+2.1 for sixteen, and the others come to √(n − f) of their lengths, which the reach of one is below.
+A closer clip is dearer: a member whose data are of its own kind moves further than most while it
+learns (up to 6.8 times the median of sixteen, labels by a Dirichlet distribution of 0.5), and a
+fast one takes more steps than most in a round. Of four members at speeds of one to eight the first
+is 4.5 times as long as the third; as liars are a quarter at most, the larger one in the middle is
+that of an honest member, too. So is a smaller ρ: honest vectors are alike
 by chance in short parts, and by their task early in training, and would have fewer votes than liars
 who are like none. Where they spread widely liars hide better: of twenty members eight can stop what
 the others learn, and a quarter can slow it down.
@@ -66,15 +70,17 @@ def sybil_mean(about: Round) -> tuple[Mix, ...]:
         return mean(about)
     kept, votes = _elect(about.gram)
     shares = np.zeros(about.n)
-    shares[kept] = clipping(about.norms[kept], _reach(about.n))
+    norms = about.norms[kept]
+    bound = _reach(about.n, about.n_hostile_max) * float(np.sort(norms)[len(norms) // 2])
+    shares[kept] = clipping(norms, bound)
     counts = np.zeros(about.n)
     counts[kept] = votes * np.array(about.weights)[kept]
     return (Mix((counts * shares)[None], (sum(counts.tolist()),)),)
 
 
-def _reach(n: int) -> float:
+def _reach(n: int, n_hostile: int) -> float:
     """Return how long a vector of ``n`` may be, in medians: 1 to 2."""
-    return max(1.0, min(math.sqrt(n) / 2, 8 / math.sqrt(n)))
+    return max(1.0, min(math.sqrt(n - n_hostile) / 1.2, 2.0, 8 / math.sqrt(n)))
 
 
 def _elect(gram: Gram) -> tuple[list[int], _Floats]:

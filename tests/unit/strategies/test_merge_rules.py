@@ -250,13 +250,23 @@ def test_where_honest_vectors_are_at_right_angles_none_is_judged_by_how_little_i
     assert counts(rows).min() > 0.5
 
 
-@pytest.mark.parametrize(("n", "reach"), [(4, 1.0), (9, 1.5), (16, 2.0), (64, 1.0)])
+@pytest.mark.parametrize(
+    ("n", "reach"), [(4, 3**0.5 / 1.2), (5, 5 / 3), (9, 2.0), (16, 2.0), (25, 1.6), (64, 1.0)]
+)
 def test_a_vector_is_no_longer_than_one_or_two_medians(n, reach):
     rows = np.eye(n, 4096, dtype=np.float32)
     rows[0] *= 1000
     (found,) = made("sybil-mean", rows)
     np.testing.assert_allclose(found[0], reach / n, rtol=1e-6)
     np.testing.assert_allclose(found[1:n], 1 / n, rtol=1e-6)
+
+
+def test_of_two_in_the_middle_the_larger_one_is_the_median_of_lengths():
+    """Who takes more steps than most in a round is as long as that: 4.5 to 0.4 at speeds of 8."""
+    rows = np.diag([4.5, 2.6, 1.0, 0.4]).astype(np.float32)
+    (found,) = made("sybil-mean", rows)
+    reach = 3**0.5 / 1.2
+    np.testing.assert_allclose(found, np.array([2.6 * reach, 2.6, 1.0, 0.4]) / 4, rtol=1e-6)
 
 
 def test_neighbourhoods_weigh_their_members():

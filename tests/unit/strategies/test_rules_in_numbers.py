@@ -299,8 +299,8 @@ def by_pairs(rows: Rows, weights: Sequence[float]) -> Rows:
         i: weights[i] * votes[i] * (min(max(agreement[i] / least, 0.0), 1.0) if least > 0 else 1.0)
         for i in kept
     }
-    reach = n**0.5 / 2 if n <= 16 else 8 / n**0.5
-    bound = max(1.0, reach) * sorted(lengths[kept])[(len(kept) - 1) // 2]
+    reach = max(1.0, min((n - n // 4) ** 0.5 / 1.2, 2.0, 8 / n**0.5))
+    bound = reach * sorted(lengths[kept])[len(kept) // 2]
     clipped = {i: min(1.0, bound / lengths[i]) if lengths[i] else 1.0 for i in kept}
     summed = sum(counts[i] * clipped[i] * rows[i] for i in kept)
     found: Rows = summed / sum(counts.values())

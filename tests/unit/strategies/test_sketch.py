@@ -19,11 +19,10 @@ from swarmnode.strategies.base import (
     StepInfo,
     TaskFacts,
 )
-from swarmnode.strategies.catch_up import ANY_LINEAGE
+from swarmnode.strategies.catch_up import ANY_LINEAGE, SAMPLE_ELEMS, sketch
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.lineage import InLineage
 from swarmnode.strategies.merging.pieces import PIECE_ELEMS
-from swarmnode.strategies.sketch import SAMPLE_ELEMS, sketch
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.tensor.layout import Layout
 

@@ -64,7 +64,7 @@ def test_describe_says_what_a_manifest_needs(run):
     assert facts["parameters"] == facts["numel"] > 0
     assert len(facts["layout_hash"]) == len(facts["data_hash"]) == 64
     assert facts["config"] == SMALL_LM | {"lr": 0.02}
-    assert (facts["strategy"], facts["strategy_version"]) == ("streaming", 1)
+    assert (facts["strategy"], facts["strategy_version"]) == ("streaming", 2)
     assert facts["strategy_settings"]["every"] == 7
     assert (facts["topology"], facts["codecs"]) == ("", ["T3B320"])
     assert facts["exchange_every_steps"] == 16

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmnode.ids import PeerId
-from swarmnode.protocol.gossip.sketches import SAID_MAX, TOLERANCE, Sketches, parse
+from swarmnode.protocol.gossip.sketches import SKETCHES_MAX, TOLERANCE, Sketches, parse
 
 PLACES = [f"{number:06x}" for number in range(20)]
 
@@ -41,7 +41,7 @@ def test_whatever_is_said_fits_in_a_register_and_is_read_as_nearly_the_same(
 ) -> None:
     made = node(*values)
     last = dict(zip(PLACES, values, strict=False))
-    expected = {place: last[place] for place in list(last)[-SAID_MAX:]}
+    expected = {place: last[place] for place in list(last)[-SKETCHES_MAX:]}
     assert len(made.said) <= 256
     assert parse(made.said) == pytest.approx(expected, rel=1e-6)
 
@@ -59,13 +59,13 @@ def test_what_makes_no_sense_counts_as_not_said(said: str) -> None:
 
 @given(st.text(max_size=256))
 def test_any_text_is_read(said: str) -> None:
-    assert len(parse(said)) <= SAID_MAX
+    assert len(parse(said)) <= SKETCHES_MAX
     assert others_of(node(0.0), said, said) in ([], [0, 1])
 
 
 def test_more_than_are_kept_are_not_read() -> None:
     said = ",".join(f"{place}:1" for place in PLACES)
-    assert list(parse(said)) == PLACES[:SAID_MAX]
+    assert list(parse(said)) == PLACES[:SKETCHES_MAX]
 
 
 def test_all_that_hold_the_same_are_content() -> None:
