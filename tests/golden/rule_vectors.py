@@ -49,6 +49,7 @@ CASES = {
     "three": Case((1, 1, 1), weights=(1.0, 0.5, 0.25)),
     "three-one-outsized": Case((1, 1, 1024)),
     "four-one-outsized": Case((1, 1, 1, 1024), weights=(1.0, 1.0, 0.5, 1.0)),
+    "four-at-speeds": Case((4.5, 2.5, 1, 0.375), weights=(1.0, 1.0, 1.0, 0.5)),
     "five-one-turned": Case((1, 1, -1, 1, 1)),
     "seven-one-of-nothing": Case((1, 1, 1, 0, 1, 1, 1), weights=(1.0, 0.75, 1.0, 1.0, 0.5, 1, 1)),
     "eight-at-right-angles": Case((1, 1, 1, 1, 1, 1, 1, 1), shared=0.0),
