@@ -83,7 +83,7 @@ def sketch(weights: torch.Tensor, place: bytes) -> tuple[float, float] | None:
     stride = max(1, weights.numel() // SAMPLE_ELEMS)
     drawn = hashlib.shake_256(place)
     first = int.from_bytes(drawn.digest(8), "big") % stride
-    sample = weights[first::stride].to("cpu", torch.float64).numpy()
+    sample = weights[first::stride].cpu().double().numpy()  # not all devices have doubles
     bits = np.frombuffer(drawn.digest(8 + -(-len(sample) // 8)), np.uint8)[8:]
     signs = 1.0 - 2.0 * np.unpackbits(bits, count=len(sample))
     projection, length = float((sample * signs).sum()), float(np.sqrt(np.square(sample).sum()))

@@ -33,10 +33,12 @@ A closer clip is dearer: a member whose data are of its own kind moves further t
 learns (up to 6.8 times the median of sixteen, labels by a Dirichlet distribution of 0.5), and a
 fast one takes more steps than most in a round. Of four members at speeds of one to eight the first
 is 4.5 times as long as the third; as liars are a quarter at most, the larger one in the middle is
-that of an honest member, too. So is a smaller ρ: honest vectors are alike
-by chance in short parts, and by their task early in training, and would have fewer votes than liars
-who are like none. Where they spread widely liars hide better: of twenty members eight can stop what
-the others learn, and a quarter can slow it down.
+that of an honest member, too.
+
+A smaller ρ is dearer as well: honest vectors are alike by chance in short parts, and by their task
+early in training, and would have fewer votes than liars who are like none. Where they spread widely
+liars hide better: of twenty members eight can stop what the others learn, and a quarter can slow it
+down.
 
 Deviations from FoolsGold: the vectors of one round are compared, where the paper adds up those of
 all rounds, which no member that makes a part of a mean has. In place of the largest likeness of a
