@@ -48,7 +48,7 @@ ENDING: frozenset[Kind] = frozenset({"kill-daemon", "kill-both", "restart", "upg
 # After these a node, or its worker, comes back as a newcomer does.
 REJOINING: frozenset[Kind] = ENDING | {"kill-worker"}
 # Each may cost a node its worker; on too many in ten minutes a daemon gives up, as it is to.
-WEARING: frozenset[Kind] = frozenset({"kill-worker", "stop-worker", "stop-both"})
+WEARING: frozenset[Kind] = frozenset({"kill-worker", "stop-worker"})
 
 # This node is never ended, so that one life of a daemon is as long as the run.
 LASTING = 0

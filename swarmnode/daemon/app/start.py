@@ -13,6 +13,7 @@ import gc
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager, closing
 from functools import partial
@@ -98,6 +99,29 @@ def _line(value: str | int) -> str:
     return text[:_STATUS_CHARACTERS_MAX]
 
 
+class LastingClock(trio.abc.Clock):
+    """Time that goes on while the machine is suspended, as it does for all other members.
+
+    Trio's own stands still meanwhile (CLOCK_MONOTONIC on Linux): a laptop that slept for a night
+    would go on as if nothing had been, with leases and links that ended hours ago. By this one it
+    wakes up as a process does that was stopped: what was due is over, and is begun anew.
+    """
+
+    # On macOS the other one goes on, and Linux has this one since 2.6.39.
+    _SOURCE = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+    def start_clock(self) -> None:
+        """It runs since the machine was started."""
+
+    def current_time(self) -> float:
+        """Return seconds since then."""
+        return time.clock_gettime(self._SOURCE)
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Return the seconds from now on, of which those of a suspension come on top."""
+        return deadline - self.current_time()
+
+
 _REASONS = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGTERM: "SIGTERM",
@@ -156,7 +180,7 @@ def run_daemon(
                 nursery.cancel_scope.cancel()
 
         with closing(ServiceManager(os.environ)) as manager, one_error():
-            trio.run(main)
+            trio.run(main, clock=LastingClock())
 
 
 def _collect_what_is_new() -> None:

@@ -295,7 +295,8 @@ class SilenceWatch:
     or have its owner's code do so. The second longest pause of its life so far is what it is
     known to take; the longest alone may have been a silence.
 
-    Where the daemon stood still itself, nothing came of its worker either: that is one, too.
+    Where the daemon stood still itself, nothing came of its worker either: that is one, too, and
+    tells nothing of what its worker takes, however often a machine is suspended.
 
     Args:
         on_silent: told for how many seconds nothing was said.
@@ -304,11 +305,12 @@ class SilenceWatch:
     def __init__(self, on_silent: Callable[[float], None]) -> None:
         self._on_silent = on_silent
         self._heard_at = 0.0
+        self._due_at = math.inf  # the next look
         self.worker_gone()
 
     def worker_gone(self) -> None:
         """The next worker has said nothing yet."""
-        self._is_silent = False
+        self._is_silent = self._has_stood_still = False
         self._allowed_s = math.inf  # until it is past its first, slow step
         self._longest_s = [0.0] * _LONGEST_KEPT
 
@@ -317,9 +319,9 @@ class SilenceWatch:
         self._look()
         was_silent, self._is_silent = self._is_silent, False
         now = trio.current_time()
-        if math.isfinite(self._allowed_s):
+        if math.isfinite(self._allowed_s) and not self._has_stood_still:
             heapq.heappushpop(self._longest_s, now - self._heard_at)
-        self._heard_at = now
+        self._heard_at, self._has_stood_still = now, False
         if not math.isnan(progress.loss):
             usual_s = max(progress.step_time_s, self._longest_s[0])
             self._allowed_s = max(limits.WORKER_QUIET_S, limits.WORKER_QUIET_STEPS * usual_s)
@@ -328,11 +330,14 @@ class SilenceWatch:
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            await trio.sleep(limits.WORKER_PROGRESS_S)
+            self._due_at = trio.current_time() + limits.WORKER_PROGRESS_S
+            await trio.sleep_until(self._due_at)
             self._look()
 
     def _look(self) -> None:
-        since_s = trio.current_time() - self._heard_at
+        now = trio.current_time()
+        self._has_stood_still |= now - self._due_at > limits.WORKER_QUIET_S
+        since_s = now - self._heard_at
         if since_s > self._allowed_s and not self._is_silent:
             self._is_silent = True
             self._on_silent(since_s)

@@ -102,3 +102,14 @@ async def test_a_daemon_that_stood_still_itself_has_missed_as_much(mock_clock) -
     assert made.hears(), "ends a silence"
     assert made.silences == [LONG_S]
     assert not made.hears()
+
+
+async def test_a_machine_that_sleeps_every_night_is_no_excuse(autojump_clock) -> None:
+    async with rig() as it:
+        it.hears()
+        for _ in range(3):
+            await trio.sleep(1.5)
+            it.hears()
+            autojump_clock.jump(8 * 3600.0)
+            assert await it.is_noticed_in(0.5)
+        assert await it.is_noticed_in(LONG_S)
