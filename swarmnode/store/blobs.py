@@ -174,7 +174,7 @@ class Blob:
         return slot.proof
 
     def link_to(self, path: Path) -> None:
-        """Let the complete blob appear under another path too; a copy where links do not work.
+        """Let it appear, complete, as a file of now under another path too: a copy without links.
 
         Raises:
             StorageFull, StorageError: as the disk says; an existing file is replaced or kept.
@@ -186,6 +186,7 @@ class Blob:
             temporary.unlink(missing_ok=True)
             try:
                 temporary.hardlink_to(self.path)
+                os.utime(temporary)
             except OSError:  # another file system, or one without links
                 self._copy_to(path)
                 return

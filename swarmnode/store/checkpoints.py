@@ -9,12 +9,15 @@ All calls block for as long as the disk does; a Trio caller uses a thread.
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from swarmnode import limits
 from swarmnode.store.files import storage_errors
 from swarmnode.tensor.snapshot_format import find_snapshots, read_entry, read_header
+
+_ASIDE = "aside"
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,25 @@ def newest(folder: Path) -> list[tuple[int, Path]]:
     """
     with storage_errors(folder, "read"):
         return find_snapshots(folder)
+
+
+def has_fresh(folder: Path, now_unix_s: float) -> bool:
+    """Return whether one in ``folder`` is younger than SNAPSHOT_STALE_S. Raises StorageError."""
+    ages_s = [now_unix_s - path.stat().st_mtime for _, path in newest(folder)]
+    return min(ages_s, default=limits.SNAPSHOT_STALE_S) < limits.SNAPSHOT_STALE_S
+
+
+def set_aside(folder: Path) -> None:
+    """Move all that is in ``folder`` beside it, where a person finds the last that was moved.
+
+    Raises:
+        StorageError: as the disk says; nothing was moved.
+    """
+    aside = folder.with_name(f"{folder.name}-{_ASIDE}")
+    with storage_errors(folder, "move"):
+        if folder.exists():
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
 
 
 def verify_checkpoint(path: Path) -> CheckpointInfo:

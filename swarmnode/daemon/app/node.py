@@ -463,8 +463,7 @@ class Node:
             on_saved=member.snapshots.saved,
             on_event=self._on_event,
             share=self._config.cpu_percent / 100,
-            mend=member.snapshots.mend,
-            judge=member.snapshots.complaint,
+            models=member.snapshots,
         )
 
     # --- going down -----------------------------------------------------------------------

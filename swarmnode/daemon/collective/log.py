@@ -368,7 +368,7 @@ class Log:
             return set()
         names = ", ".join(peer.short for peer in sorted(others))
         why = f"rounds before {book.next} differ from those of {names}: there are two logs"
-        _log.error("the log differs", why=why)
+        _log.warning("the log differs", why=why)
         n_alike = sum(each is True for each in alike.values()) + 1
         strongest = max((each.next, each.head) for each in others.values())
         is_weaker = len(others) == n_alike and strongest > (book.next, book.head)
@@ -468,7 +468,7 @@ class Log:
     def _halt(self, why: str) -> None:
         self._is_halted = True
         self.state = f"halted: {why}; this node needs the swarm's model"
-        _log.error("the log is halted here", why=why)
+        _log.warning("the log is halted here", why=why)
         self._on_halt(why)
         self._wake()
 

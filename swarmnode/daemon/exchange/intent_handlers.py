@@ -295,7 +295,7 @@ def _make_gathers(
 def _make_log(communicator: Communicator, trainer: Trainer) -> Log:
     from swarmnode.daemon.collective.log import Log
 
-    return Log(communicator, lessor=trainer.lessor, tell=trainer.tell)
+    return Log(communicator, lessor=trainer.lessor, tell=trainer.tell, halted=trainer.begin_anew)
 
 
 def _training(part: SwarmPart, self_id: PeerId) -> Mapping[PeerId, PeerReport]:
@@ -322,8 +322,8 @@ def other_base_alarm(finished: Mapping[tuple[Any, Any, str], int], committed: in
 def _of_log(log: Log, now: float) -> str:
     if log.is_halted:
         return (
-            f"the log is halted: {log.state.removeprefix('halted: ')}: leave the swarm and join it"
-            " anew, so that this node begins with a model of the others"
+            f"the log is halted: {log.state.removeprefix('halted: ')}, and fetches it: if that"
+            " comes to nothing for minutes, look with `swarmnode peers` whether the others train"
         )
     waited_s = log.wait.waited_s(now)
     if waited_s < _LOG_STILL_S:

@@ -41,7 +41,7 @@ from swarmnode.protocol.dht.keys import blob_key
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.protocol.plausible import FirstMinute
 from swarmnode.protocol.trust import Seen
-from swarmnode.store.checkpoints import newest, verify_checkpoint
+from swarmnode.store.checkpoints import has_fresh, set_aside, verify_checkpoint
 from swarmnode.store.files import make_private_dir
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.snapshot_format import FETCHED_NAME
@@ -124,7 +124,7 @@ class Snapshots:
         Raises:
             StorageError: what a full or failing disk says.
         """
-        if await self._env.in_thread(self._has_fresh_model, self._env.wall()):
+        if await self._env.in_thread(has_fresh, self._folder, self._env.wall()):
             return False
         return await self._begin_with_any()
 
@@ -150,6 +150,12 @@ class Snapshots:
             self._began_with = b""
         await self._begin_with_any()
         return True
+
+    async def begin_anew(self) -> None:
+        """Let the next worker begin with what others made, else anew. Raises StorageError."""
+        self._tried = {*self._own, self._began_with}
+        if not await self._begin_with_any():
+            await self._env.in_thread(set_aside, self._folder)
 
     def complaint(self, progress: Progress) -> str:
         """Return what is wrong with the model that the worker began with, if there is another."""
@@ -192,13 +198,6 @@ class Snapshots:
         self._first_minute.begin()
         self._claim(entry.root, self._part.counted_step(entry.step), entry.size_bytes, entry.loss)
         return True
-
-    def _has_fresh_model(self, now_unix_s: float) -> bool:
-        found = newest(self._folder)
-        if not found:
-            return False
-        age_s = now_unix_s - max(path.stat().st_mtime for _, path in found)
-        return age_s < limits.SNAPSHOT_STALE_S
 
     async def _wait_for_entries(self, tried: Collection[bytes]) -> list[SnapshotEntry]:
         """Return the snapshots that others hold, best first; none if there seem to be none."""

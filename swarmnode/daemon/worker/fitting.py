@@ -10,18 +10,21 @@ SIGKILL, and the kernel has counted  the kernel's OOM killer
 SIGKILL, and memory was short        another such killer (earlyoom), or one that is not counted
 ===================================  ===================================================
 
-Here is also why a worker has died: what is counted, and what another one could not mend.
+Here is also why a worker has died: what is counted, what another model to begin with mends, and
+what another worker could not.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
+import trio
 
 from swarmnode.errors import ConfigError, SpecMismatch, WorkerCrashed, WorkerError, WorkerHung
-from swarmnode.ipc.control import BatchFit, Configure, WorkerFailed
+from swarmnode.ipc.control import BatchFit, Configure, Progress, WorkerFailed
 from swarmnode.ipc.names import FAILURE_KINDS, FATAL_KINDS
 from swarmnode.memory import MainMemory, main_memory, oom_kills
 from swarmnode.quantities import show_bytes
@@ -146,6 +149,38 @@ class Fitting:
             f"{show_bytes(seen.available_bytes)} of {show_bytes(seen.total_bytes)} of main memory"
             " were free"
         )
+
+
+class Models(Protocol):
+    """Models of other members, for a worker to begin with."""
+
+    async def mend(self, failed: WorkerFailed) -> bool:
+        """Make good what ended the worker, if it can: no death that the budget is for.
+
+        Given is what the worker said last, or SAID_NOTHING. Raises StorageError.
+        """
+
+    async def begin_anew(self) -> None:
+        """Let the next worker begin with one, or from the seed. Raises StorageError."""
+
+    def complaint(self, progress: Progress) -> str:
+        """Return what is wrong with the one that it began with, by what it says; else ""."""
+
+
+class NoModels:
+    """Where there are no others."""
+
+    async def mend(self, _failed: WorkerFailed) -> bool:
+        """Not so."""
+        return False
+
+    async def begin_anew(self) -> None:
+        """Do nothing. Checkpoint: yes."""
+        await trio.lowlevel.checkpoint()
+
+    def complaint(self, _progress: Progress) -> str:
+        """Have none."""
+        return ""
 
 
 def death_kind(error: WorkerError, failed: WorkerFailed) -> str:

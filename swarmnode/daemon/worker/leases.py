@@ -139,6 +139,14 @@ class ComparingLessor(Lessor, Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Applications:
+    """What became of committed exchanges in the worker."""
+
+    applied: int = 0
+    staleness_steps: int = 0  # summed
+
+
 class IntentHandler(Protocol):
     """One kind of exchange."""
 

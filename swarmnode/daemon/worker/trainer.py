@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import trio
 
@@ -24,8 +23,8 @@ from swarmnode.daemon.worker.briefing import (
     data_alarm,
     place_in_words,
 )
-from swarmnode.daemon.worker.fitting import Fitting, death_kind, raise_if_fatal
-from swarmnode.daemon.worker.leases import IntentHandler, SlotLessor
+from swarmnode.daemon.worker.fitting import Fitting, Models, NoModels, death_kind, raise_if_fatal
+from swarmnode.daemon.worker.leases import Applications, IntentHandler, SlotLessor
 from swarmnode.daemon.worker.link import (
     SAID_NOTHING,
     MergeDesk,
@@ -79,22 +78,6 @@ _log = get_logger("swarmnode.daemon.worker")
 _WAITING = "waiting for the program that trains; see docs/integrations.md"
 
 
-@dataclass(frozen=True)
-class Applications:
-    """What became of committed exchanges in the worker."""
-
-    applied: int = 0
-    staleness_steps: int = 0  # summed
-
-
-async def _mend_nothing(_failed: WorkerFailed) -> bool:
-    return False
-
-
-def _judge_nothing(_progress: Progress) -> str:
-    return ""
-
-
 class Trainer:
     """Runs the worker of one swarm.
 
@@ -107,9 +90,7 @@ class Trainer:
         on_event: told that training begins, for the terminal.
         share: of the time of its threads, or of its GPU, that the worker may take.
         fitting: remembers over all workers how batches are cut to fit into memory.
-        mend: makes good what ended the worker, if it can: no death that the budget is for. It is
-            given what the worker said last, or SAID_NOTHING.
-        judge: returns what is wrong with the model that it began with, by what it says; else "".
+        models: of the others, for a worker to begin with.
 
     Attributes:
         lessor: lends the slots of the worker that runs.
@@ -131,8 +112,7 @@ class Trainer:
         on_event: Callable[[str], None] = lambda _text: None,
         share: float = 1.0,
         fitting: Fitting | None = None,
-        mend: Callable[[WorkerFailed], Awaitable[bool]] = _mend_nothing,
-        judge: Callable[[Progress], str] = _judge_nothing,
+        models: Models | None = None,
     ) -> None:
         self.configure = configure
         self.state: PeerState = "starting"
@@ -156,8 +136,7 @@ class Trainer:
         self.merges = MergeDesk(self._ask_of_worker)
         self._share = share
         self._fitting = fitting or Fitting()
-        self._mend = mend
-        self._judge = judge
+        self._models = models or NoModels()
         self._start_worker = start_worker
         self._env = env
         self._on_applied = on_applied
@@ -173,6 +152,8 @@ class Trainer:
         self._may_live = trio.Event()  # whether a worker may have memory at all
         self._may_live.set()
         self._unloaded = trio.Event()
+        self._why_renewed = ""
+        self._renewals = RestartBudget(env.rng)
         self._is_resting = False
         self._requests = 0
         self._saved = trio.Event()
@@ -193,6 +174,7 @@ class Trainer:
                 await self._one_life()
                 self._worker_gone()  # its memory is wanted back
                 self._set_state("paused", self._why_paused)
+                await self._fetch_model_if_wanted()
             except WorkerLeft as left:  # another may come: nothing that the budget is for
                 self._worker_gone()
                 self._set_state("starting", f"{left}; {_WAITING}")
@@ -201,7 +183,7 @@ class Trainer:
                 self._worker_gone()
                 self._count_failure(error)
                 raise_if_fatal(error, self._failure)
-                if await self._mend(self._failure):
+                if await self._models.mend(self._failure):
                     continue
                 pause_s = 0.0
                 if not self._fitting.died(error, self._failure):
@@ -216,6 +198,17 @@ class Trainer:
                 self._set_state("starting", f"restarting the worker: {error}{words}")
                 _log.warning("worker died", why=str(error), restart_in_s=pause_s)
                 await trio.sleep(pause_s)
+
+    async def _fetch_model_if_wanted(self) -> None:
+        if not self._why_renewed:
+            return
+        self._set_state("starting", f"fetching a model of the others: {self._why_renewed}")
+        pause_s = self._renewals.next_pause_s(self._env.monotonic())
+        await trio.sleep(min(pause_s, limits.WORKER_RESTARTS_WINDOW_S))
+        await self._models.begin_anew()
+        self._why_renewed = ""
+        if self._may_live.is_set():
+            self._unloaded = trio.Event()
 
     async def _one_life(self) -> None:
         send, receive = trio.open_memory_channel[ToWorker](limits.TRAINER_OUTBOX_MAX)
@@ -295,7 +288,7 @@ class Trainer:
                 self._on_applied(message)
             case Progress():
                 self._take_progress(message)
-                if why := self._judge(message):
+                if why := self._models.complaint(message):
                     self._failure = WorkerFailed(kind="snapshot", message=why)
                     raise WorkerCrashed(why)
             case BatchFit():
@@ -420,6 +413,12 @@ class Trainer:
         if not self._may_live.is_set():
             self._unloaded = trio.Event()
             self._may_live.set()
+
+    def begin_anew(self, why: str) -> None:
+        """Let this worker end, and the next begin with a model of the others: not a program."""
+        if self.configure.task != PROGRAM_TASK:
+            self._why_renewed = why
+            self._unloaded.set()
 
     async def _end_when_unwanted(self, life: trio.CancelScope) -> None:
         """End a life once its memory is wanted back, and nothing is lent that would be lost."""

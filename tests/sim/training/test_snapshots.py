@@ -14,12 +14,14 @@ import trio
 
 from swarmnode import limits
 from swarmnode.cli.node.control import status_lines
-from swarmnode.daemon.status.phases import Member
+from swarmnode.daemon.status.phases import Member, Training
 from swarmnode.daemon.worker.link import WorkerLink
+from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.ipc.control import Configure
 from swarmnode.protocol.crdt.document import SnapshotEntry
 from swarmnode.protocol.crdt.events import Update
-from swarmnode.tensor.snapshot_format import About, encode_header, lay_out
+from swarmnode.store.checkpoints import newest
+from swarmnode.tensor.snapshot_format import FETCHED_NAME, About, encode_header, lay_out
 from swarmnode.testing.fake_files import read_fetched, write_snapshot
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, SimSwarm, sim_swarm
@@ -318,3 +320,46 @@ async def test_a_newcomer_that_began_badly_begins_again_within_a_minute(
         assert beginner.begun_with[0] > FAR
         assert len(beginner.begun_with) == 2
         assert np.abs(beginner.x).max() < FAR
+
+
+def trainer_of(node: SimNode) -> Trainer:
+    match node.running.view.work:
+        case Training(trainer=trainer):
+            return trainer
+    raise AssertionError("it does not train")
+
+
+def hash_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def own(folder: Path) -> dict[str, Path]:
+    """Return what a worker has written."""
+    return {hash_of(path): path for _, path in newest(folder) if path.name != FETCHED_NAME}
+
+
+async def test_who_begins_anew_begins_with_what_others_made(tmp_path, autojump_clock) -> None:
+    async with sim_swarm(tmp_path, 3, worker=TRAINING) as swarm:
+        node = swarm.nodes[2]
+        await until(lambda: node.status.state == "training", 60, poll_s=0.5)
+        trainer = trainer_of(node)
+        folder = Path(trainer.configure.snapshot_dir)
+        await until(lambda: trainer.saved_total > 1 and len(offered(node)) > 1, 240, poll_s=0.5)
+        trainer.begin_anew("its log is another")
+        await until(lambda: node.worker.lives == 2, 60, poll_s=0.1)
+        fetched = folder / FETCHED_NAME
+        assert hash_of(fetched) not in own(folder)
+        assert all(path.stat().st_mtime <= fetched.stat().st_mtime for path in own(folder).values())
+
+
+async def test_who_begins_anew_alone_begins_from_the_seed(tmp_path, autojump_clock) -> None:
+    async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
+        (node,) = swarm.nodes
+        await until(lambda: node.status.state == "training", 60, poll_s=0.5)
+        trainer = trainer_of(node)
+        await until(lambda: trainer.saved_total > 1, 120, poll_s=0.5)
+        folder = Path(trainer.configure.snapshot_dir)
+        trainer.begin_anew("its log is another")
+        await until(lambda: node.worker.lives == 2, 60, poll_s=0.1)
+        assert own(folder.with_name("snapshots-aside"))
+        assert not own(folder)

@@ -314,7 +314,10 @@ def test_a_link_takes_the_place_of_what_a_crash_left_and_of_another_file(
         target.parent.mkdir()
         target.write_bytes(b"another")
         (target.parent / ".model.link.swarmnode-tmp").write_bytes(b"of a crash")
+        before_ns = target.stat().st_mtime_ns
+        os.utime(blob.path, (0, 0))  # it has been here for long
         blob.link_to(target)
+        assert target.stat().st_mtime_ns >= before_ns, "a worker begins with the newest file"
         assert [path.name for path in target.parent.iterdir()] == ["model"]
         assert target.samefile(blob.path)
 

@@ -126,7 +126,8 @@ class Rig:
         self.lost: list[bytes] = []
         self.applied: list[Applied] = []
         self.failure: SwarmNodeError | None = None
-        self.complaint = ""  # about what the worker began with
+        self.objection = ""  # to what the worker began with
+        self.fetched = 0
         self.mended: list[WorkerFailed] = []
         self.trainer = Trainer(
             CONFIGURE,
@@ -134,8 +135,7 @@ class Rig:
             env=Env(trio.current_time, lambda: 0.0, random.Random(1)),
             on_applied=self.applied.append,
             on_lost=self.lost.append,
-            mend=self._mend,
-            judge=lambda _progress: self.complaint,
+            models=self,
         )
         self.trainer.handlers = {"pair": self.handler}
         self.lessor = self.trainer.lessor
@@ -154,11 +154,18 @@ class Rig:
         self.links.append(ScriptedLink())
         yield self.links[-1]
 
-    async def _mend(self, failed: WorkerFailed) -> bool:
+    async def mend(self, failed: WorkerFailed) -> bool:
         await trio.lowlevel.checkpoint()
         if failed.kind == "snapshot":
             self.mended.append(failed)
         return failed.kind == "snapshot"
+
+    async def begin_anew(self) -> None:
+        await trio.sleep(5.0)
+        self.fetched += 1
+
+    def complaint(self, _progress: Progress) -> str:
+        return self.objection
 
     async def run(self) -> None:
         try:
@@ -490,9 +497,9 @@ async def test_a_worker_that_began_badly_begins_again_with_another_model(autojum
         progress = Progress(step=9, tokens=9, loss=2.3, eval_loss=2.3, step_time_s=0.1)
         await it.hears(READY, progress)
         assert len(it.links) == 1
-        it.complaint = "expected a probe loss like that of the others"
+        it.objection = "expected a probe loss like that of the others"
         await it.hears(progress)
-        assert [failed.message for failed in it.mended] == [it.complaint]
+        assert [failed.message for failed in it.mended] == [it.objection]
         assert len(it.links) == 2
         assert it.trainer.restarts == 0, "no death of its budget"
 
@@ -604,6 +611,35 @@ async def test_a_snapshot_that_takes_too_long(autojump_clock) -> None:
         await it.hears(READY)
         with pytest.raises(DeadlineExceeded):
             await it.trainer.save_snapshot(5)
+
+
+async def test_a_worker_begins_anew_with_a_model_of_the_others(autojump_clock) -> None:
+    async with rig() as it:
+        await it.hears(READY)
+        lease = await it.lend(1)
+        it.trainer.begin_anew("its log is another")
+        await trio.testing.wait_all_tasks_blocked()
+        assert it.trainer.worker_pid is not None  # what is lent is not lost
+        it.lessor.give_back(lease, "over")
+        await trio.sleep(1)
+        expected = "fetching a model of the others: its log is another"
+        assert (it.trainer.state, it.trainer.reason) == ("starting", expected)
+        assert (len(it.links), it.fetched) == (1, 0)
+        await trio.sleep(6)
+        assert (len(it.links), it.fetched) == (2, 1)
+        await it.hears(READY)
+        assert it.trainer.state == "training"
+        assert it.trainer.restarts == 0
+
+
+async def test_who_begins_anew_for_ever_does_it_seldom(autojump_clock) -> None:
+    async with rig() as it:
+        for _ in range(3600):
+            if it.trainer.worker_pid is not None:
+                it.trainer.begin_anew("its log is another")
+            await trio.sleep(1)
+        assert 6 <= it.fetched <= 2 * 3600 / limits.WORKER_RESTARTS_WINDOW_S * 6
+        assert it.failure is None
 
 
 async def test_a_worker_gives_its_memory_back_and_comes_again(autojump_clock) -> None:
