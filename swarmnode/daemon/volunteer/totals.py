@@ -84,7 +84,8 @@ class TotalsKeeper:
         """Add what has come since the last look."""
         before, self._seen = self._seen, given
         now = self._env.monotonic()
-        trained_s, self._seen_s = now - self._seen_s, now
+        # Two looks further apart: the daemon, or all of the machine, stood still between them.
+        trained_s, self._seen_s = min(now - self._seen_s, 2 * limits.TOTALS_LOOK_S), now
         of_swarm = self._book.swarms.get(self._swarm, SwarmTotals())
         counted, mark = self._mark(of_swarm.mark, given)
         new = Totals(

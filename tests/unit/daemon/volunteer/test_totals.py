@@ -103,6 +103,21 @@ async def test_time_without_training_is_not_trained(
     assert (await paused.live(60)).trained_s == 0.0
 
 
+async def test_a_night_in_which_the_machine_slept_is_not_trained(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def sleep() -> None:
+            await trio.sleep(50)
+            autojump_clock.jump(8 * 3600.0)
+
+        nursery.start_soon(sleep)
+        life = Life(tmp_path / "totals.json")
+        shown = await life.live(8 * 3600.0 + 100)
+    assert 90 <= shown.trained_s <= 100 + 2 * limits.TOTALS_LOOK_S
+
+
 def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
     path = tmp_path / "totals.json"
     path.write_text('{"all": {"steps": -3}}')
