@@ -23,7 +23,15 @@ from msgspec import Meta, field
 
 from swarmnode import limits
 from swarmnode.ipc.comparing import Compare, Compared
-from swarmnode.ipc.records import BaseVersion, LogRecord, Message, NotNegative, Partner, ViewShape
+from swarmnode.ipc.records import (
+    BaseVersion,
+    LogDigest,
+    Message,
+    NotNegative,
+    Partner,
+    Records,
+    ViewShape,
+)
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes, ShortText
@@ -131,13 +139,6 @@ class Release(Message, frozen=True, tag="release"):
     why: ShortText = ""
 
 
-class Records(Message, frozen=True, tag="records"):
-    """A round of the log has closed with these records; rounds come in order."""
-
-    round: Count
-    records: tuple[LogRecord, ...]
-
-
 class Members(Message, frozen=True, tag="members"):
     """The members that train now, in ascending order, this node among them."""
 
@@ -186,10 +187,7 @@ class SwarmProgress(Message, frozen=True, tag="swarm-progress"):
 
 
 class SaveSnapshot(Message, frozen=True, tag="save"):
-    """Take a snapshot between two steps, as soon as none is being written.
-
-    SnapshotSaved or SnapshotFailed has this id, or that of a newer request: one answers both.
-    """
+    """Take a snapshot between two steps; one answer, with the newest id, is for all that wait."""
 
     request: Count
 
@@ -273,6 +271,7 @@ class WorkerReady(Message, frozen=True, tag="ready"):
     n_shards: Count = limits.SHARDS_PER_EPOCH_MAX  # of one epoch; the same for the same data
     round_steps: Count = 0  # local steps of a round of the strategy, as its settings say; 0: none
     log_round: Count = 0  # the next round of the log that the strategy wants
+    log_head: LogDigest = b""  # of the round before that; empty: not known
     value_bytes: Literal[4, 8] = 4  # of each number
     sandbox: ShortText = ""  # what of the machine the worker has given up, for people
 

@@ -11,6 +11,7 @@ from swarmnode import limits
 from swarmnode.wire.records import Count, PeerIdBytes, ShortText
 
 BaseVersion = Annotated[bytes, Meta(max_length=32)]
+LogDigest = Annotated[bytes, Meta(max_length=32)]  # of a round of the log; empty: not known
 NotNegative = Annotated[float, Meta(ge=0)]
 
 
@@ -47,3 +48,11 @@ class LogRecord(msgspec.Struct, frozen=True):
     author: PeerIdBytes
     payload: Annotated[bytes, Meta(max_length=limits.LOG_RECORD_BYTES_MAX)]
     round: Count
+
+
+class Records(Message, frozen=True, tag="records"):
+    """A round of the log has closed with these records; rounds come in order."""
+
+    round: Count
+    records: tuple[LogRecord, ...]
+    digest: LogDigest = b""

@@ -76,6 +76,10 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     hashes: dict[str, str] = {}
     # Steps, and the loss on the held-out data after them, of the node that wrote it.
     losses: list[tuple[Count, float]] | msgspec.UnsetType = msgspec.UNSET
+    # The digest of the last round of the swarm's log that is in the weights, in hex.
+    log_head: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )
 
 
 @dataclass(frozen=True, slots=True)

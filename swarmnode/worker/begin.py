@@ -106,5 +106,6 @@ def _ready(
         n_shards=n_shards,
         round_steps=strategy.round_steps(),
         log_round=strategy.log_round(),
+        log_head=state.log_head,
         value_bytes=8 if strategy.x.dtype == torch.float64 else 4,
     )

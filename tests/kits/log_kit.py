@@ -9,7 +9,7 @@ import numpy as np
 import trio
 
 from swarmnode.daemon.collective.log import Log
-from swarmnode.ipc.control import Records
+from swarmnode.ipc.records import Records
 from tests.kits.lessor_kit import FakeLessor, Party, PartyNode, intent, party
 
 
@@ -19,10 +19,13 @@ class Writer:
     Like the strategies that use it, the worker publishes once in each round that it knows of.
     """
 
-    def __init__(self, node: PartyNode, log_round: int = 0, step_s: float = 0.05) -> None:
+    def __init__(
+        self, node: PartyNode, log_round: int = 0, step_s: float = 0.05, *, head: bytes = b""
+    ) -> None:
         self.node = node
         self.step_s = step_s
         self.first = self.log_round = log_round
+        self._head = head
         self.rounds: list[Records] = []
         self.published = 0
         self.halts: list[str] = []
@@ -36,7 +39,7 @@ class Writer:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
             await nursery.start(self.log.run)
-            self.log.worker_ready(self.log_round)
+            self.log.worker_ready(self.log_round, self._head)
             nursery.start_soon(self.work)
             task_status.started()
 
@@ -99,9 +102,9 @@ async def writers(
         yield made, found
 
 
-async def join(made: Party, name: str, log_round: int = 0) -> Writer:
-    """Add a node whose model holds all rounds before ``log_round``."""
-    writer: Writer = await made.add(name, lambda node: Writer(node, log_round))
+async def join(made: Party, name: str, log_round: int = 0, head: bytes = b"") -> Writer:
+    """Add a node whose model holds all rounds before ``log_round``, the last of this digest."""
+    writer: Writer = await made.add(name, lambda node: Writer(node, log_round, head=head))
     for node in made.up:
         assert node.peer in made.alive
     return writer

@@ -29,7 +29,6 @@ from swarmnode.ipc.control import (
     Members,
     Pause,
     Progress,
-    Records,
     Release,
     Resume,
     RoundSteps,
@@ -39,6 +38,7 @@ from swarmnode.ipc.control import (
     Weigh,
     WorkerReady,
 )
+from swarmnode.ipc.records import Records
 from swarmnode.ipc.segment import Owner, Segment
 from swarmnode.strategies.base import Context, Meta, Record, StepInfo, Strategy, TaskFacts
 from swarmnode.strategies.exchanges import Intent

@@ -37,8 +37,8 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import PostedIntent, Records
-from swarmnode.ipc.records import LogRecord
+from swarmnode.ipc.control import PostedIntent
+from swarmnode.ipc.records import LogRecord, Records
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.log_book import ClosedRound, LogBook, is_on_chain, read_chain
 from swarmnode.telemetry.logs import get_logger
@@ -131,11 +131,14 @@ class Log:
 
     # --- the worker's side -----------------------------------------------------------------
 
-    def worker_ready(self, log_round: int) -> None:
-        """A worker is up, whose model holds all rounds before ``log_round``."""
+    def worker_ready(self, log_round: int, head: bytes = b"") -> None:
+        """A worker is up, whose model holds all rounds before ``log_round``.
+
+        ``head``: the digest of the last of them; empty: not known.
+        """
         book = self._book
         if not self._is_open or (book.is_fresh and book.next != log_round):
-            book = self._book = LogBook(log_round)
+            book = self._book = LogBook(log_round, head)
             self._forget_round()
             self._has_begun, self._is_halted = True, False
             self._must_ask = True
@@ -144,6 +147,8 @@ class Log:
         self._has_worker, self._worker_next = True, log_round
         if log_round < book.first_kept:
             self._halt(f"its model needs round {log_round}, which is kept no more")
+        elif head and book.before(log_round) not in (b"", head):
+            self._halt(f"its model holds other rounds before {log_round}: there are two logs")
         self._must_ask |= log_round > book.next
         self._wake()
 
@@ -179,7 +184,7 @@ class Log:
             self._worker_next += 1
             entries = closed.round.entries
             records = tuple(LogRecord(each.author, each.payload, each.round) for each in entries)
-            await self._tell(Records(closed.round.number, records))
+            await self._tell(Records(closed.round.number, records, closed.digest))
 
     # --- one thing after the other ---------------------------------------------------------
 

@@ -247,10 +247,10 @@ class IntentHandlers:
             for gid in gids:
                 rounds.note_committed(gid)
 
-    def worker_ready(self, log_round: int) -> None:
+    def worker_ready(self, log_round: int, log_head: bytes) -> None:
         """A worker is up, whose model holds all rounds of the log before ``log_round``."""
         for log in self._logs:
-            log.worker_ready(log_round)
+            log.worker_ready(log_round, log_head)
 
     @property
     def log_rounds_total(self) -> int:

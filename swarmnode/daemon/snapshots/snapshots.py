@@ -92,9 +92,8 @@ class Snapshots:
         self._bad: dict[bytes, None] = {}  # roots that no worker could begin with, oldest first
         self._parts: set[bytes] = set()  # fetches that were begun, in an earlier life too
         self._saved: deque[SnapshotSaved] = deque(maxlen=1)  # the newest that is to be offered
-        self._saved_wanted = trio.Event()
         self._to_provide: dict[bytes, None] = {}  # of claims
-        self._provide_wanted = trio.Event()
+        self._saved_wanted, self._provide_wanted = trio.Event(), trio.Event()
         self._replicated_at = env.monotonic()  # what a trainer begins with is a copy itself
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -154,6 +153,8 @@ class Snapshots:
     async def begin_anew(self) -> None:
         """Let the next worker begin with what others made, else anew. Raises StorageError."""
         self._tried = {*self._own, self._began_with}
+        for name in self._tried & self.claims.keys():  # newcomers are not to begin with it
+            await self._forget(name)
         if not await self._begin_with_any():
             await self._env.in_thread(set_aside, self._folder)
 

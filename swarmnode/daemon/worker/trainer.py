@@ -96,7 +96,7 @@ class Trainer:
         lessor: lends the slots of the worker that runs.
         handlers: what serves intents, by their kind.
         briefing: tells the worker of the others; without one it knows of no member.
-        on_log_round: a worker is up that wants the log from this round on.
+        on_log_round: a worker is up that wants the log from here on, after a round of this digest.
         assigner: deals data shards; without one the worker trains on its own stream.
     """
 
@@ -131,7 +131,7 @@ class Trainer:
         self.worker_pid: int | None = None
         self.lessor = SlotLessor(self.post, on_lost)
         self.handlers: Mapping[str, IntentHandler] = {}
-        self.on_log_round: Callable[[int], None] = lambda _round: None
+        self.on_log_round: Callable[[int, bytes], None] = lambda _round, _head: None
         self.briefing: Briefing | NoBriefing = NoBriefing()
         self.merges = MergeDesk(self._ask_of_worker)
         self._share = share
@@ -324,7 +324,7 @@ class Trainer:
             _log.warning("other data than the creator's", own=own, creator=creator, why=said)
         self.assigner.worker_ready(ready)
         self.briefing.worker_ready(ready)
-        self.on_log_round(ready.log_round)
+        self.on_log_round(ready.log_round, ready.log_head)
 
     def _take_progress(self, message: Progress) -> None:
         self.progress = message

@@ -51,10 +51,13 @@ class ClosedRound:
 
 
 class LogBook:
-    """The rounds from ``first`` on. Keeps the last LOG_ROUNDS_KEPT of them."""
+    """The rounds from ``first`` on. Keeps the last LOG_ROUNDS_KEPT of them.
 
-    def __init__(self, first: int) -> None:
-        self._first = first
+    ``known``: the digest of the round before ``first``; empty: not known.
+    """
+
+    def __init__(self, first: int, known: bytes = b"") -> None:
+        self._first, self._known = first, known
         self._closed: deque[ClosedRound] = deque(maxlen=limits.LOG_ROUNDS_KEPT)
         self.head = NO_DIGEST
 
@@ -140,10 +143,11 @@ class LogBook:
             head: of its last round; empty: not known.
         """
         if next_number >= self.next:
-            theirs, ours = before, b"" if self.is_fresh else self.head
+            theirs, ours = before, self._known if self.is_fresh else self.head
         else:
             theirs, ours = head, self.before(next_number)
-        return theirs == ours if theirs and ours else None
+        # A log that was founded anew knows nothing of what was before it.
+        return theirs == ours if theirs.strip(b"\0") and ours.strip(b"\0") else None
 
     def make(self, shares: Iterable[tuple[PeerId, LogShare]]) -> bytes:
         """Return the bytes of the open round, made of what its members brought."""

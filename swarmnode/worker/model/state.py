@@ -123,6 +123,7 @@ class TrainState:
     recipe: Recipe | None = None  # of the swarm
     has_public_probe: bool = False
     losses: list[tuple[int, float]] = field(default_factory=list)  # (step, on the held-out probe)
+    log_head: bytes = b""  # the digest of the last round of the log in the model, if one is known
     micro: MicroBatches = field(init=False)
     applied: AppliedRecipe = field(init=False)
     training_loss: Callable[[torch.nn.Module, Any], torch.Tensor] = field(init=False)

@@ -69,6 +69,7 @@ def about(state: TrainState) -> About:
         tokens=state.tokens,
         optimizer_values=optimizer_state(state)[1],
         losses=list(state.losses) or msgspec.UNSET,
+        log_head=state.log_head.hex() or msgspec.UNSET,
     )
 
 

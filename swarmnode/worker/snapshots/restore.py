@@ -62,6 +62,7 @@ def load_snapshot(path: Path, state: TrainState, strategy: StatePart) -> None:
         raise CorruptRecord(f"{path} is damaged: {why}", path=str(path))
     _restore_optimizer(state, tensors, about.optimizer_values)
     _copy_weights(state, matching)
+    state.log_head = bytes.fromhex(about.log_head or "")
     with torch.no_grad():
         for name, mean in mean_weights(state).items():
             mean.copy_(means.get(name, matching[name]))

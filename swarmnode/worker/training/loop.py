@@ -26,7 +26,6 @@ from swarmnode.ipc.control import (
     GiveShare,
     Members,
     Pause,
-    Records,
     Release,
     Resume,
     RoundSteps,
@@ -42,6 +41,7 @@ from swarmnode.ipc.control import (
     Weigh,
     WeighMerge,
 )
+from swarmnode.ipc.records import Records
 from swarmnode.ipc.segment import Segment
 from swarmnode.strategies.base import Intent, Meta, Record, StepInfo, Strategy
 from swarmnode.worker.channel import Channel, DaemonGone
@@ -386,6 +386,7 @@ class Loop:
         if message.round == self.strategy.log_round():
             records = [Record(r.author, r.payload, r.round) for r in message.records]
             self.strategy.on_records(message.round, records)
+            self.state.log_head = message.digest
 
 
 class Feed:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kits.daemon_kit import Daemon, wait_until
-from tests.process.life_kit import Party, offer
+from tests.process.life_kit import Party, interrupt, offer
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,10 @@ def bits(nodes: list[Daemon]) -> set[tuple[float, float]]:
     return {(each.get("rounds_closed"), each.get("state_digest")) for each in found}
 
 
-def test_who_began_a_log_alone_takes_the_model_of_the_others(party: Party) -> None:
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["while it runs", "by its snapshot"])
+def test_who_began_a_log_alone_takes_the_model_of_the_others(
+    party: Party, is_restarted: bool
+) -> None:
     first = party.join("creator")
     others = [first, party.join("second", via=first)]
     third = party.join("third", via=first)
@@ -68,7 +71,12 @@ def test_who_began_a_log_alone_takes_the_model_of_the_others(party: Party) -> No
     third.start()
     wait_rounds(third)
     alone = closed(third)
+    if is_restarted:
+        interrupt(third)
     send(signal.SIGCONT, *others)
+    if is_restarted:
+        wait_rounds(*others)
+        third.start()
 
     third.wait(lambda s: s["peers_connected"] == 2, "both others")
     wait_until(lambda: "fetching a model of the others" in third.log, "that it begins anew")

@@ -101,6 +101,21 @@ def test_how_the_loss_fell_is_in_a_snapshot_and_comes_from_no_peer(trained):
     assert joined.losses == []
 
 
+def test_a_snapshot_says_where_in_the_log_its_weights_are(trained):
+    store, state, strategy, path = trained
+    assert b"log_head" not in path.read_bytes(), "it is of no log"
+    state.log_head = bytes(range(32))
+    newest = store.save(state, strategy)
+    fresh, other = new_state(seed=99)
+    assert store.restore(fresh, other)
+    assert fresh.log_head == state.log_head
+    newest.replace(newest.with_name(FETCHED_NAME))
+    joined, other = new_state(seed=99)
+    joined.log_head = b"another" * 4
+    assert store.restore(joined, other)
+    assert joined.log_head == state.log_head
+
+
 def test_an_empty_directory_restores_nothing(tmp_path):
     state, strategy = new_state()
     with SnapshotStore(tmp_path / "none") as store:

@@ -16,7 +16,6 @@ from swarmnode.ipc.control import (
     Pause,
     PostedIntent,
     Progress,
-    Records,
     Release,
     Resume,
     RoundSteps,
@@ -26,7 +25,7 @@ from swarmnode.ipc.control import (
     Weigh,
     Weighed,
 )
-from swarmnode.ipc.records import LogRecord, Partner
+from swarmnode.ipc.records import LogRecord, Partner, Records
 from swarmnode.ipc.segment import StaleSlot
 from swarmnode.strategies.a2cid2 import A2CiD2
 from swarmnode.strategies.base import Intent, Kind, Selector, Strategy, View
@@ -645,11 +644,12 @@ def test_records_are_applied_in_order_and_once(make_rig):
             (),
         )
         records = (LogRecord(author=ME, payload=intent.record, round=intent.round),)
-        rounds.append(Records(round=number, records=records))
+        rounds.append(Records(round=number, records=records, digest=bytes([number]) * 32))
         first.tell(rounds[-1])
     second.tell(rounds[1], rounds[0], rounds[0], rounds[2], rounds[1])
     assert first.strategy.log_round() == 3
     assert second.strategy.log_round() == 2, "a round out of turn was ignored"
+    assert second.state.log_head == bytes([1]) * 32
     second.tell(rounds[2])
     assert torch.equal(first.x, second.x), "the same bits"
 

@@ -138,6 +138,30 @@ async def test_two_logs_are_noticed_and_the_smaller_side_halts(autojump_clock) -
         check_agreement(lonely, *others)
 
 
+@pytest.mark.parametrize("is_other", [False, True], ids=["of the same log", "of another log"])
+async def test_a_model_says_of_which_log_it_is(autojump_clock, is_other) -> None:
+    """A node that begins with it has no round of its own that could tell the others."""
+    async with writers(3) as (made, all_of_them):
+        await made.until(lambda: all(len(w.rounds) >= 20 for w in all_of_them))
+        (last,) = (r for r in all_of_them[0].rounds if r.round == 9)
+        head = bytes(31) + b"x" if is_other else last.digest
+        late = await join(made, "late", 10, head)
+        everybody_changed(all_of_them)
+        await made.until(lambda: late.halts or len(late.rounds) > 8, 60)
+        assert bool(late.halts) == is_other
+        check_agreement(*all_of_them)
+
+
+async def test_a_worker_with_a_model_of_another_log_halts_its_node(autojump_clock) -> None:
+    async with writers(3) as (made, all_of_them):
+        one = all_of_them[0]
+        await made.until(lambda: len(one.rounds) >= 10)
+        for head, halts in ((one.rounds[3].digest, 0), (b"other" * 6, 1)):
+            one.log.worker_gone()
+            one.log.worker_ready(4, head)
+            assert len(one.halts) == halts
+
+
 async def test_rounds_that_no_member_keeps_halt_a_newcomer(autojump_clock, monkeypatch) -> None:
     monkeypatch.setattr(limits, "LOG_ROUNDS_KEPT", 5)
     async with writers(2) as (made, all_of_them):

@@ -175,6 +175,11 @@ def test_two_books_are_compared_at_a_round_that_both_know() -> None:
         (other, book, False),
         (book, LogBook(3), None),
         (LogBook(3), book, None),
+        (LogBook(3, known=book.head), book, True),
+        (LogBook(3, known=book.head), longer, True),
+        (LogBook(3, known=book.head), other, False),
+        (LogBook(5, known=other.head), book, None),
+        (LogBook(0, known=bytes(32)), book, None),
     ):
         head = b"" if theirs.is_fresh else theirs.head
         assert mine.is_alike(theirs.next, theirs.before(mine.next), head) is alike
