@@ -290,7 +290,9 @@ class Log:
         intent = self._pending[0]
         return LogShare(intent.record, intent.round, attempt, bound)
 
-    def _close(self, closed: ClosedRound) -> None:
+    def _close(self, closed: ClosedRound, *, is_fetched: bool = False) -> None:
+        if self._book.is_fresh and not is_fetched:
+            _log.info("a log begins", round=closed.round.number, head=closed.digest.hex()[:16])
         self._book.close(closed)
         self.closed_total += 1
         own = [entry for entry in closed.round.entries if entry.author == self._self_id]
@@ -412,7 +414,7 @@ class Log:
                 _log.info("rounds not confirmed", peer=peer.short, round=book.next)
                 continue
             for closed in chain:
-                self._close(closed)
+                self._close(closed, is_fetched=True)
             return _Reached.SOME
         return _Reached.NONE_YET if is_kept else _Reached.NONE_KEEPS_IT
 

@@ -50,6 +50,19 @@ def snapshot_bytes_max(numel: int) -> int:
     return numel * limits.SNAPSHOT_BYTES_PER_PARAMETER_MAX + limits.SNAPSHOT_EXTRA_BYTES_MAX
 
 
+def tenths_of_the_model(say: Callable[[str], None]) -> Callable[[int, int], None]:
+    """Return what is told how many bytes are here, of how many, and says each tenth of many."""
+    tenth = 0
+
+    def on_progress(here_bytes: int, all_bytes: int) -> None:
+        nonlocal tenth
+        if here_bytes * 10 // all_bytes > tenth and all_bytes > limits.SNAPSHOT_SAY_BYTES:
+            tenth = here_bytes * 10 // all_bytes
+            say(f"fetching the model: {10 * tenth} %")
+
+    return on_progress
+
+
 class Blobs:
     """Fetches and serves blobs, each at a bounded rate."""
 

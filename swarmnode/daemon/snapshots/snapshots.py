@@ -30,7 +30,7 @@ from swarmnode import limits
 from swarmnode.daemon.discovery.dht import Discovery
 from swarmnode.daemon.driver import run_concurrently
 from swarmnode.daemon.membership.swarm import SwarmPart
-from swarmnode.daemon.snapshots.blobs import Blobs, snapshot_bytes_max
+from swarmnode.daemon.snapshots.blobs import Blobs, snapshot_bytes_max, tenths_of_the_model
 from swarmnode.env import Env
 from swarmnode.errors import CorruptRecord, Overloaded, Refused, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
@@ -84,7 +84,7 @@ class Snapshots:
         self._env = env
         self._on_event = on_event
         self._size_max = snapshot_bytes_max(part.manifest.numel)
-        self._own: list[bytes] = []  # of those in claims, what our worker wrote
+        self._own: set[bytes] = set()  # of those in claims, what our worker wrote
         self._began_with = b""  # the root of what the worker was given
         self._began_from: tuple[PeerId, ...] = ()  # its holders then
         self._first_minute = FirstMinute()
@@ -142,19 +142,18 @@ class Snapshots:
         if self._began_with:
             for peer in self._began_from:  # who took it from a liar and holds it is no better off
                 self._part.trust.note(peer, Seen.REFUSED, self._env.monotonic())
-            self._bad[self._began_with] = None
-            while len(self._bad) > limits.SNAPSHOTS_BAD_MAX:
-                del self._bad[next(iter(self._bad))]
-            await self._forget(self._began_with)
+            await self._shun(self._began_with)
             self._began_with = b""
         await self._begin_with_any()
         return True
 
     async def begin_anew(self) -> None:
         """Let the next worker begin with what others made, else anew. Raises StorageError."""
-        self._tried = {*self._own, self._began_with}
-        for name in self._tried & self.claims.keys():  # newcomers are not to begin with it
-            await self._forget(name)
+        self._saved.clear()
+        self._tried.clear()
+        for name in sorted({*self._own, self._began_with} - {b""}):  # no newcomer begins with it
+            await self._shun(name)
+        self._began_with = b""
         if not await self._begin_with_any():
             await self._env.in_thread(set_aside, self._folder)
 
@@ -266,14 +265,7 @@ class Snapshots:
             f"fetching the model at step {entry.step:,} ({entry.size_bytes / 1e6:.1f} MB)"
             f" from {len(entry.holders)} peer(s)"
         )
-        tenth = 0
-
-        def on_progress(here_bytes: int, all_bytes: int) -> None:
-            nonlocal tenth
-            if here_bytes * 10 // all_bytes > tenth and all_bytes > limits.SNAPSHOT_SAY_BYTES:
-                tenth = here_bytes * 10 // all_bytes
-                say(f"fetching the model: {10 * tenth} %")
-
+        on_progress = tenths_of_the_model(say)
         await self._drop_parts(keep=entry.root)
         self._parts.add(entry.root)
         before, began_s = self._blobs.statistics(), self._env.monotonic()
@@ -378,7 +370,7 @@ class Snapshots:
             StorageFull, StorageError: as the disk says.
         """
         name = await self._blobs.add_file(path)
-        self._own.append(name)
+        self._own.add(name)
         self._claim(name, self._swarm_step + 1, self._blobs.held()[name], loss)
         await self._tidy()
 
@@ -403,7 +395,7 @@ class Snapshots:
 
     async def _offer(self, saved: SnapshotSaved) -> None:
         name = await self._blobs.add_file(Path(saved.path))
-        self._own.append(name)
+        self._own.add(name)
         self._parts.discard(name)
         loss = self._part.peer_report(self._self_id).numbers.get("loss")
         self._claim(name, self._swarm_step, self._blobs.held()[name], loss)
@@ -450,8 +442,16 @@ class Snapshots:
         for name in own[: -limits.SNAPSHOTS_KEPT] + others[: -limits.SNAPSHOTS_KEPT]:
             await self._forget(name)
 
+    async def _shun(self, name: bytes) -> None:
+        """Neither fetch it nor serve it again."""
+        self._bad[name] = None
+        while len(self._bad) > limits.SNAPSHOTS_BAD_MAX:
+            del self._bad[next(iter(self._bad))]
+        await self._forget(name)
+
     async def _forget(self, name: bytes) -> None:
         """Hold it no more, and say so."""
+        self._own.discard(name)
         self._to_provide.pop(name, None)
         if name in self.claims:
             claim = self.claims.pop(name)

@@ -142,6 +142,17 @@ def test_a_process_that_is_left_and_a_log_that_complains_are_found() -> None:
     )
 
 
+def test_two_logs_are_a_fault_where_one_has_begun() -> None:
+    begins = "info daemon.collective: a log begins round={} head={}\n"
+    differs = 'warning daemon.collective: the log differs why="there are two logs"\n'
+    one, other = begins.format(0, "8b7e254a"), begins.format(57, "b81ee60c")
+    found = whole()
+    found.logs = {"n0": one, "n1": one + differs}
+    assert len(judge(found).violations) == 1
+    found.logs["n1"] += other
+    assert judge(found).violations == ()
+
+
 def life(hours: float = 1.0, **last: int) -> Life:
     """A process that grows evenly to ``last``."""
     first = {"rss_bytes": 60 * MB, "fds": 20, "memfds": 1, "threads": 4}
