@@ -144,6 +144,7 @@ async def test_a_model_says_of_which_log_it_is(autojump_clock, is_other) -> None
     async with writers(3) as (made, all_of_them):
         await made.until(lambda: all(len(w.rounds) >= 20 for w in all_of_them))
         (last,) = (r for r in all_of_them[0].rounds if r.round == 9)
+        assert len(last.digest) == 32
         head = bytes(31) + b"x" if is_other else last.digest
         late = await join(made, "late", 10, head)
         everybody_changed(all_of_them)
