@@ -142,12 +142,14 @@ class LogBook:
             before: its digest of the round before ours; empty: not known.
             head: of its last round; empty: not known.
         """
-        if next_number >= self.next:
-            theirs, ours = before, self._known if self.is_fresh else self.head
+        if next_number >= self.next and self.is_fresh:
+            # A log that was founded anew here says nothing of what was before.
+            theirs, ours = b"" if before == NO_DIGEST else before, self._known
+        elif next_number >= self.next:
+            theirs, ours = before, self.head
         else:
             theirs, ours = head, self.before(next_number)
-        # A log that was founded anew knows nothing of what was before it.
-        return theirs == ours if theirs.strip(b"\0") and ours.strip(b"\0") else None
+        return theirs == ours if theirs and ours else None
 
     def make(self, shares: Iterable[tuple[PeerId, LogShare]]) -> bytes:
         """Return the bytes of the open round, made of what its members brought."""

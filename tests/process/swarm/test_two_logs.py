@@ -1,4 +1,4 @@
-"""A member that comes up while no other can be heard begins a log alone, and gives it up later."""
+"""Members whose models are of different rounds, or logs: those that cannot go on begin anew."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.process.life_kit import Party, interrupt, offer
 pytestmark = pytest.mark.slow
 
 ROUNDS = 20
+AGAIN_S = 300.0  # a snapshot of where the furthest stands, and two more starts of a worker
 
 
 @pytest.fixture
@@ -55,6 +56,14 @@ def bits(nodes: list[Daemon]) -> set[tuple[float, float]]:
     return {(each.get("rounds_closed"), each.get("state_digest")) for each in found}
 
 
+def check_same_bits(nodes: list[Daemon]) -> None:
+    for node in nodes:
+        node.ask("/pause")
+    for node in nodes:
+        node.wait(lambda s: s["state"] == "paused" and s["alarm"] == "", "paused, no alarm")
+    wait_until(lambda: len(bits(nodes)) == 1, "equal bits after equal rounds")
+
+
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["while it runs", "by its snapshot"])
 def test_who_began_a_log_alone_takes_the_model_of_the_others(
     party: Party, is_restarted: bool
@@ -82,10 +91,25 @@ def test_who_began_a_log_alone_takes_the_model_of_the_others(
     wait_until(lambda: "fetching a model of the others" in third.log, "that it begins anew")
     nodes = [*others, third]
     wait_rounds(*nodes)
-    for node in nodes:
-        node.ask("/pause")
-    for node in nodes:
-        node.wait(lambda s: s["state"] == "paused" and s["alarm"] == "", "paused, no alarm")
-    wait_until(lambda: len(bits(nodes)) == 1, "equal bits after equal rounds")
+    check_same_bits(nodes)
     assert third.status()["worker_restarts"] == 0
     print(f"{alone} rounds when it was alone, {closed(third)} with the others")
+
+
+def test_all_that_come_back_with_models_of_different_rounds_go_on_together(party: Party) -> None:
+    first = party.join("creator")
+    nodes = [first, party.join("second", via=first), party.join("third", via=first)]
+    wait_rounds(*nodes)
+    interrupt(nodes[2])
+    wait_rounds(*nodes[:2])
+    before = closed(first)
+    interrupt(*nodes[:2])
+    for node in nodes:
+        node.start()
+    for node in nodes:
+        node.wait(
+            lambda s: s.get("strategy", {}).get("rounds_closed", 0) >= before + ROUNDS,
+            "rounds beyond those from before",
+            AGAIN_S,
+        )
+    check_same_bits(nodes)

@@ -168,6 +168,8 @@ def test_two_books_are_compared_at_a_round_that_both_know() -> None:
     book, longer, other = filled(3), filled(5), LogBook(0)
     while other.next < 5:
         other.close(other.read(other.make([(B, share(b"other"))])))
+    founded = LogBook(3)  # by nodes that had restarted with a model of three rounds
+    founded.close(founded.read(founded.make([(B, share(b"other"))])))
     for mine, theirs, alike in (
         (book, longer, True),
         (longer, book, True),
@@ -179,7 +181,8 @@ def test_two_books_are_compared_at_a_round_that_both_know() -> None:
         (LogBook(3, known=book.head), longer, True),
         (LogBook(3, known=book.head), other, False),
         (LogBook(5, known=other.head), book, None),
-        (LogBook(0, known=bytes(32)), book, None),
+        (LogBook(3, known=book.head), founded, None),
+        (book, founded, False),
     ):
         head = b"" if theirs.is_fresh else theirs.head
         assert mine.is_alike(theirs.next, theirs.before(mine.next), head) is alike
