@@ -88,7 +88,7 @@ def test_who_began_a_log_alone_takes_the_model_of_the_others(
         third.start()
 
     third.wait(lambda s: s["peers_connected"] == 2, "both others")
-    wait_until(lambda: "fetching a model of the others" in third.log, "that it begins anew")
+    wait_until(lambda: "the log is halted here" in third.log, "that it notices")
     nodes = [*others, third]
     wait_rounds(*nodes)
     check_same_bits(nodes)
