@@ -16,6 +16,8 @@ import bisect
 import copy
 import json
 import multiprocessing
+import re
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -36,6 +38,9 @@ _PACKAGE = ROOT / "swarmnode"
 ROOMS = ("protocol", "store", "strategies")
 # A quick test says most of what a slow one of the same block would.
 _TESTS_S_MAX = 20.0
+
+_NEW_FILE = re.compile(r"\+\+\+ b/(.+)")
+_NEW_LINES = re.compile(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@")
 
 IsKilled = Callable[[Path, ast.Module, tuple[str, ...]], bool]
 
@@ -152,8 +157,31 @@ def mutants(within: str = "") -> list[Mutant]:
     return found
 
 
-def sample(n: int, seed: int, chosen: str = "") -> list[Mutant]:
+def lines_since(revision: str, root: Path = ROOT) -> set[tuple[Path, int]]:
+    """Return the lines that are new since a commit. Raises CalledProcessError: there is no such."""
+    told = subprocess.run(
+        ["git", "diff", "--unified=0", "--no-ext-diff", revision, "--", _PACKAGE.name],
+        cwd=root,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
+    found: set[tuple[Path, int]] = set()
+    path = root
+    for line in told.splitlines():
+        if match := _NEW_FILE.fullmatch(line):
+            path = root / match[1]
+        elif match := _NEW_LINES.match(line):
+            first, n = int(match[1]), int(match[2] or 1)
+            found |= {(path, number) for number in range(first, first + n)}
+    return found
+
+
+def sample(n: int, seed: int, chosen: str = "", since: str = "") -> list[Mutant]:
     fit = [each for each in mutants(chosen.partition(" ")[0]) if chosen in each.name]
+    if since:
+        new = lines_since(since)
+        fit = [each for each in fit if (each.path, each.line) in new]
     # By their names: a change of the code changes little of the sample.
     return sorted(fit, key=lambda each: sha256(f"{seed} {each.name}".encode()).digest())[:n]
 
@@ -282,6 +310,7 @@ def main(arguments: Sequence[str], attempt: Callable[..., None] = try_all) -> in
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.sampled", description=__doc__)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--since", default="", help="only in lines that are new since this commit")
     parser.add_argument("--seconds", type=float, default=3600.0, help="how long to go on")
     parser.add_argument("--tests-s", type=float, default=_TESTS_S_MAX, help="of tests, for each")
     parser.add_argument("--reach", type=Path, required=True, help="which test runs what (reach.py)")
@@ -289,7 +318,7 @@ def main(arguments: Sequence[str], attempt: Callable[..., None] = try_all) -> in
     parser.add_argument("--again", action="store_true", help="try what survived again")
     parser.add_argument("chosen", nargs="?", default="", help="only those in paths with it")
     options = parser.parse_args(arguments)
-    chosen = sample(options.count, options.seed, options.chosen)
+    chosen = sample(options.count, options.seed, options.chosen, options.since)
     verdicts = Verdicts(options.verdicts)
     pending = [
         each

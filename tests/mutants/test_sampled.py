@@ -22,6 +22,7 @@ from tests.mutants.sampled import (
     Verdicts,
     changed,
     judge,
+    lines_since,
     main,
     sample,
     trials_of,
@@ -53,6 +54,28 @@ def test_one_place_is_changed_at_a_time(tmp_path: Path) -> None:
     assert len(texts) == len(names)
     assert ast.unparse(changed(path, -1)[0]) not in texts
     assert any("a <= 2" in text for text in texts)
+
+
+def test_lines_that_are_new_since_a_commit_are_known(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a", *words],
+                       check=True)  # fmt: skip
+
+    old, other = tmp_path / "swarmnode" / "old.py", tmp_path / "swarmnode" / "other.py"
+    old.parent.mkdir()
+    old.write_text("a\nb\nc\nd\n")
+    other.write_text("a\n")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-q", "-m", "first")
+    old.write_text("a\nB\nc\nnew\nnewer\n")
+    new = old.with_name("new.py")
+    new.write_text("a\nb\n")
+    git("add", "-A")
+    expected = {*((old, line) for line in (2, 4, 5)), (new, 1), (new, 2)}
+    assert lines_since("HEAD", tmp_path) == expected
+    with pytest.raises(subprocess.CalledProcessError):
+        lines_since("no-such-commit", tmp_path)
 
 
 def test_a_seed_chooses_the_same_again() -> None:
