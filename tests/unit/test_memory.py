@@ -13,8 +13,8 @@ from swarmnode.memory import MainMemory, main_memory, oom_kills
 
 GIB = 2**30
 
-# Eight threads that are there at once, each with blocks from malloc; glibc begins a heap at a
-# multiple of 64 MiB.
+# Eight threads that are there at once, each with blocks from malloc; glibc reserves 64 MiB at a
+# multiple of that for a heap, of which the first are in use. A stack may begin there by chance.
 ALLOCATE_IN_EIGHT_THREADS = """
 import threading
 from swarmnode.memory import share_one_heap
@@ -29,8 +29,13 @@ def allocate():
 
 threads = [threading.Thread(target=allocate) for _ in range(8)]
 [each.start() for each in threads], [each.join() for each in threads]
-starts = [int(line.split("-")[0], 16) for line in open("/proc/self/maps")]
-print(sum(start % 2**26 == 0 for start in starts))
+maps = [line.split()[:2] for line in open("/proc/self/maps")]
+maps = [(*(int(end, 16) for end in ends.split("-")), may) for ends, may in maps]
+print(sum(
+    begin % 2**26 == 0 and may == "rw-p"
+    and (begins, may_there) == (end, "---p") and ends >= begin + 2**26
+    for (begin, end, may), (begins, ends, may_there) in zip(maps, maps[1:])
+))
 """
 
 
