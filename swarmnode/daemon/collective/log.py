@@ -9,7 +9,7 @@
 One task does one thing after the other: catch up, wait for a reason, take part in a run. A round
 closes when all members have come; one that has nothing to say is waited for as LOG_GRACE_S_MAX
 says, and takes part with nothing. What is too late is in the next round. Without a majority of the
-last round's members the log waits; local training goes on.
+last round's members the log waits, for LOG_GONE_S; local training goes on.
 
 If this node's rounds turn out to differ from those of the others, or are too old to be caught up
 with, it *halts*: it says so, and takes no part until a worker comes up on a newer model.
@@ -97,7 +97,7 @@ class Log:
         self._bound: tuple[int, bytes] = (0, b"")
         self._offered: set[bytes | None] = set()
         self._is_used = False  # here, or by a peer: most strategies have no log
-        self._is_called = False
+        self._is_called = self._is_called_anew = False
         self._must_ask = True
         self._has_spoken = False  # in the last round
         self._posted_at = self._pause_s = self._started_at = 0.0
@@ -209,7 +209,12 @@ class Log:
             await self._pause(limits.LOG_RETRY_S, "looking for a peer that has the log")
             self._must_ask = True
             return False
-        if not events.has_majority(book.members, members):
+        has_majority = events.has_majority(book.members, members)
+        self.wait.look(self._env.monotonic(), has_majority=has_majority)
+        book.is_anew = not has_majority and self.wait.are_gone(
+            is_alone=members == (self._self_id,), is_called=self._is_called_anew
+        )
+        if not (has_majority or book.is_anew):
             missing = ", ".join(peer.short for peer in book.members if peer not in members)
             await self._pause(
                 limits.LOG_WAIT_S, f"waiting for a majority of round {book.next - 1}: {missing}"
@@ -238,15 +243,15 @@ class Log:
 
     async def _close_next(self, book: LogBook) -> None:
         """Take part in one run of the open round."""
-        self._is_called = False
+        self._is_called = self._is_called_anew = False
         members = self._members(book)
         if members == (self._self_id,):
             # Looked at again: the others may have gone since a majority was there.
             may_found = not book.is_fresh or self._may_found(members)
-            if may_found and events.has_majority(book.members, members):
+            if may_found and events.has_majority(book.electorate, members):
                 self._close_alone(book)
             return
-        gid = book.gid(self._key, self._attempt)
+        gid = book.gid(self._key, self._attempt, is_anew=book.is_anew)
         if not self.runs.may_begin(gid):
             self._attempt += 1
             await self._pause(limits.LOG_RETRY_S)
@@ -260,8 +265,8 @@ class Log:
             weight=1.0,
             enlist_s=limits.LOG_ENLIST_S,
             transfer_s=limits.LOG_TRANSFER_S,
-            electorate=book.members,
-            needs_all=book.is_fresh,
+            electorate=book.electorate,
+            needs_all=not book.electorate,
         )
         self.runs.begin(begin, cargo)
         await cargo.over.wait()
@@ -293,6 +298,8 @@ class Log:
     def _close(self, closed: ClosedRound, *, is_fetched: bool = False) -> None:
         if self._book.is_fresh and not is_fetched:
             _log.info("a log begins", round=closed.round.number, head=closed.digest.hex()[:16])
+        if self._book.is_anew and not is_fetched:
+            _log.warning("the log goes on without a majority", round=closed.round.number)
         self._book.close(closed)
         self.closed_total += 1
         own = [entry for entry in closed.round.entries if entry.author == self._self_id]
@@ -306,7 +313,8 @@ class Log:
         self._wake()
 
     def _forget_round(self) -> None:
-        self._attempt, self._bound, self._is_called = 0, (0, b""), False
+        self._attempt, self._bound = 0, (0, b"")
+        self._is_called = self._is_called_anew = False
         self._offered = set()
 
     def _members(self, book: LogBook) -> tuple[PeerId, ...]:
@@ -327,6 +335,8 @@ class Log:
             self.runs.refuse(peer, message.gid, "this node takes no part in the log now")
         elif message.gid == book.gid(self._key, self._attempt):
             self._is_called = True
+        elif message.gid == book.gid(self._key, self._attempt, is_anew=True):
+            self._is_called = self._is_called_anew = True
         elif self.runs.may_begin(message.gid):  # not one that is over
             self._must_ask = True
         self._wake()

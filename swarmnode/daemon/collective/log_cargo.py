@@ -143,10 +143,31 @@ class LogCargo:
 
 
 class LogWait:
-    """Told of records that wait and of rounds that close; knows how long nothing has moved."""
+    """Told of records that wait and of rounds that close; knows how long nothing has moved.
+
+    Told at each look for a majority whether there is one; knows for how long none was.
+    """
 
     def __init__(self) -> None:
         self._since = math.inf  # no worker here waits for a round
+        self._lacked_s = 0.0
+        self._looked_at = -math.inf
+
+    def look(self, now: float, *, has_majority: bool) -> None:
+        """A round cannot close without a majority; looks follow one another every LOG_WAIT_S."""
+        # A machine that was suspended has not looked meanwhile.
+        pause_s = min(now - self._looked_at, limits.LOG_WAIT_S)
+        self._lacked_s = 0.0 if has_majority else self._lacked_s + pause_s
+        self._looked_at = now
+
+    def are_gone(self, *, is_alone: bool, is_called: bool) -> bool:
+        """Whether to go on without those that are missing.
+
+        ``is_called``: another member does.
+        """
+        if is_alone:
+            return self._lacked_s >= limits.LOG_GONE_ALONE_S
+        return self._lacked_s >= (limits.LOG_GONE_CALLED_S if is_called else limits.LOG_GONE_S)
 
     def want(self, now: float) -> None:
         """A record waits for a round to be in."""

@@ -330,8 +330,9 @@ def _of_log(log: Log, now: float) -> str:
         return ""
     return (
         f"no round of the log has closed for {waited_s:.0f} s ({log.state}), so nothing is learnt:"
-        " start the missing members again; if they are gone for good, restart this node, which"
-        " then goes on with those who are there"
+        " start the missing members again; after"
+        f" {limits.LOG_GONE_S / 60:.0f} minutes without a majority of them the log goes on with"
+        f" those that are there, after {limits.LOG_GONE_ALONE_S / 60:.0f} if no other member is"
     )
 
 

@@ -9,6 +9,8 @@ bytes of the round. Two rules make it sound although members die and networks pa
   bytes to the next run of the round, and of all that members are bound to, the one of the latest
   run becomes the round. Any two majorities share a member, so what counted somewhere is kept.
 
+Where a majority is gone for good, those that are left go on *anew* after a while, without one.
+
 That is Paxos with runs for ballots, and the members of each round as acceptors of the next; what
 is kept in memory only is lost with the process, see proto/log.md.
 
@@ -34,6 +36,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 NO_DIGEST = bytes(32)  # before the first round
 _ROUND_DOMAIN = b"swarmnode/log-round\0"
 _LOG_TAG = "log"
+_ANEW_TAG = "log-anew"
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,14 @@ class LogBook:
     """The rounds from ``first`` on. Keeps the last LOG_ROUNDS_KEPT of them.
 
     ``known``: the digest of the round before ``first``; empty: not known.
+
+    Attributes:
+        is_anew: the open round may close without a majority of the members of the last one.
     """
 
     def __init__(self, first: int, known: bytes = b"") -> None:
         self._first, self._known = first, known
+        self.is_anew = False
         self._closed: deque[ClosedRound] = deque(maxlen=limits.LOG_ROUNDS_KEPT)
         self.head = NO_DIGEST
 
@@ -81,9 +88,14 @@ class LogBook:
         """Of the last round; a majority of them closes the next. Empty: not known."""
         return self._closed[-1].members if self._closed else ()
 
-    def gid(self, key: bytes, attempt: int) -> bytes:
+    @property
+    def electorate(self) -> tuple[PeerId, ...]:
+        """Who decides on the open round. Empty: all that begin with it, and only together."""
+        return () if self.is_anew else self.members
+
+    def gid(self, key: bytes, attempt: int, *, is_anew: bool = False) -> bytes:
         """Return the name of run ``attempt`` of the open round."""
-        return group_id(key, _LOG_TAG, attempt, self.next, self.head)
+        return group_id(key, _ANEW_TAG if is_anew else _LOG_TAG, attempt, self.next, self.head)
 
     def read(self, data: bytes) -> ClosedRound:
         """Check bytes that are to be the next round.
@@ -95,7 +107,13 @@ class LogBook:
             raise MalformedMessage(f"log: expected round {self.next}, got {read.round.number}")
         if not self.is_fresh and read.round.before != self.head:
             raise MalformedMessage(f"log: round {self.next} does not follow the one before it here")
-        _check_electorate(self.members, read)
+        if not has_majority(self.electorate, read.members):
+            # Else a member could choose one: by a round that it makes, or claims to be bound to.
+            present = {*self.electorate} & {*read.members}
+            raise MalformedMessage(
+                f"log: expected a majority of the {len(self.electorate)} members of the round"
+                f" before in round {self.next}, got {len(present)}"
+            )
         return read
 
     @property
@@ -109,6 +127,7 @@ class LogBook:
         assert self.is_fresh or closed.round.before == self.head, "rounds follow one another"
         self._closed.append(closed)
         self.head = closed.digest
+        self.is_anew = False
 
     def get(self, number: int) -> ClosedRound | None:
         """Return a round, if it is still kept."""
@@ -191,6 +210,8 @@ def read_round(data: bytes) -> ClosedRound:
 def read_chain(before: bytes, first: int, rounds: Sequence[bytes]) -> list[ClosedRound]:
     """Read rounds that follow one another from ``first`` on.
 
+    That each has a majority of the one before is not asked: some may have gone on anew, and who
+    invents rounds can name whom they like.
     ``before``: the digest of the round before; empty: any. Raises MalformedMessage.
     """
     read: list[ClosedRound] = []
@@ -198,20 +219,9 @@ def read_chain(before: bytes, first: int, rounds: Sequence[bytes]) -> list[Close
         closed = read_round(data)
         if closed.round.number != number or (before and closed.round.before != before):
             raise MalformedMessage(f"log: expected round {number} to follow the one before it")
-        if read:
-            _check_electorate(read[-1].members, closed)
         read.append(closed)
         before = closed.digest
     return read
-
-
-def _check_electorate(electorate: Sequence[PeerId], closed: ClosedRound) -> None:
-    """Let no member choose an electorate: by a round that it makes, or claims to be bound to."""
-    if not has_majority(electorate, closed.members):
-        raise MalformedMessage(
-            f"log: expected a majority of the {len(electorate)} members of the round before in "
-            f"round {closed.round.number}, got {len({*electorate} & {*closed.members})}"
-        )
 
 
 def _ascend(ids: Sequence[bytes]) -> bool:

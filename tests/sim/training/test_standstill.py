@@ -6,6 +6,7 @@ import numpy as np
 import torch
 import trio
 
+from swarmnode import limits
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.one_byte import OneByte
 from swarmnode.testing.swarm import SimNode, SimSwarm, sim_swarm
@@ -48,6 +49,35 @@ async def test_a_log_without_a_majority_says_so_within_ten_seconds(
         await until(lambda: left.status.alarm == "", 15, poll_s=0.1)
         assert standstills(left) == set()
         assert trio.current_time() > killed_at + 20
+
+
+async def test_a_log_goes_on_when_most_members_are_gone_for_good(tmp_path, autojump_clock) -> None:
+    async with sim_swarm(tmp_path, 5, numel=8, worker=ONE_BYTE) as swarm:
+        await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.1)
+        left = swarm.nodes[:2]
+        await until(lambda: all(node.worker.strategy.round > 20 for node in left), 60, poll_s=0.1)
+        for gone in (2, 3, 4):
+            await swarm.kill(gone)
+        killed_at = trio.current_time()
+        await until(lambda: all(standstills(node) == {"log"} for node in left), 30, poll_s=0.5)
+        closed = max(node.worker.strategy.round for node in left)
+        # That one of them starts again changes nothing: it finds the other's log.
+        await swarm.kill(1)
+        await swarm.start(1)
+        await trio.sleep(60)
+        assert max(node.worker.strategy.round for node in left) <= closed
+        await until(
+            lambda: all(node.worker.strategy.round > closed + 5 for node in left),
+            limits.LOG_GONE_S,
+            poll_s=2.0,
+        )
+        assert trio.current_time() > killed_at + limits.LOG_GONE_S
+        await until(lambda: all(node.status.alarm == "" for node in left), 60, poll_s=1.0)
+        # One of the gone comes back after all, and follows.
+        await swarm.start(2)
+        back = swarm.nodes[2]
+        await until(lambda: back.worker.strategy.round > closed + 5, 60, poll_s=0.5)
+        assert all("halted" not in node.status.alarm for node in swarm.up)
 
 
 async def test_a_group_whose_rounds_come_to_nothing_says_so(tmp_path, autojump_clock) -> None:

@@ -225,3 +225,32 @@ async def test_a_liar_among_the_givers_is_outvoted(autojump_clock) -> None:
         await made.until(lambda: all(w.log_round >= target for w in honest), 120)
         check_agreement(*honest)
         assert not any(w.halts for w in honest)
+
+
+async def test_those_who_are_left_go_on_when_a_majority_is_gone(autojump_clock) -> None:
+    async with writers(5) as (made, all_of_them):
+        await made.until(lambda: all(len(w.rounds) >= 5 for w in all_of_them))
+        few, many = all_of_them[:2], all_of_them[2:]
+        everybody_changed(few)
+        for writer in many:
+            writer.node.die()
+            writer.step_s = 10.0
+        for writer in few:
+            writer.step_s = 1.0
+        parted_at = trio.current_time()
+        await trio.sleep(limits.LOG_GONE_S * 0.8)
+        before = max(w.log_round for w in few)
+        # One that comes meanwhile has not looked for as long, and holds no other up.
+        late = await join(made, "late", before - 2)
+        everybody_changed([*few, late])
+        await made.until(lambda: all(w.log_round > before for w in [*few, late]), 300)
+        assert limits.LOG_GONE_S <= trio.current_time() - parted_at < limits.LOG_GONE_S + 60
+        await made.until(lambda: all(w.log_round > before + 9 for w in [*few, late]), 60)
+        # Whoever has older rounds follows: nothing was founded anew.
+        newest = await join(made, "newest", 2, few[0].by_number()[1].digest)
+        everybody_changed([*few, late, newest])
+        target = few[0].log_round + 5
+        everyone = [*few, late, newest]
+        await made.until(lambda: all(w.log_round >= target for w in everyone), 60)
+        check_agreement(*everyone, *many)
+        assert not any(w.halts for w in everyone)

@@ -119,13 +119,29 @@ def test_a_round_needs_a_majority_of_the_members_of_the_one_before() -> None:
             book.read(alone)
         bound = book.make([(A, share(None)), (D, share(None, bound_attempt=9, bound=alone))])
         assert bound != alone, "what is no round binds none"
-        with pytest.raises(MalformedMessage, match="majority of the 4 members"):
-            read_chain(b"", 0, [*book.since(0, 1), alone])
     many: list[tuple[PeerId, ...]] = [(A, B), (A, D), (B, C, D)]
     for names in many:
         enough = book.make([(peer, share(b"ours")) for peer in names])
         assert book.read(enough).members == names
-        assert len(read_chain(b"", 0, [*book.since(0, 1), enough])) == 2
+
+
+def test_those_who_are_left_go_on_anew_with_one_round() -> None:
+    book, normal = LogBook(0), LogBook(0)
+    for each in (book, normal):
+        each.close(each.read(each.make([(peer, share(None)) for peer in (A, B, C, D)])))
+    book.is_anew = True
+    assert book.electorate == ()
+    assert book.members == (A, B, C, D)
+    few = book.make([(D, share(b"mine"))])
+    chain = [*book.since(0, 1), few]
+    book.close(book.read(few))
+    assert not book.is_anew
+    assert book.electorate == (D,)
+    with pytest.raises(MalformedMessage, match="majority of the 1 members"):
+        book.read(book.make([(A, share(None))]))
+    # Others follow with what they have, as it is the same log; runs of both kinds do not mix.
+    assert [closed.digest for closed in read_chain(normal.head, 1, chain[1:])] == [book.head]
+    assert len({normal.gid(b"k", 0), normal.gid(b"k", 0, is_anew=True)}) == 2
 
 
 def test_rounds_are_given_as_far_as_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
