@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,13 @@ import torch
 
 from swarmnode import limits
 from swarmnode.errors import CorruptRecord, StorageError
-from swarmnode.store.checkpoints import CheckpointInfo, newest, verify_checkpoint
+from swarmnode.store.checkpoints import (
+    CheckpointInfo,
+    has_fresh,
+    newest,
+    set_aside,
+    verify_checkpoint,
+)
 from swarmnode.tensor import snapshot_format
 from swarmnode.tensor.snapshot_format import About, encode_header, lay_out
 from swarmnode.worker.snapshots.tensorfile import write_tensors
@@ -181,6 +188,27 @@ def test_snapshots_are_found_newest_first(path: Path) -> None:
         other.touch()
     path.with_suffix(".tmp").touch()
     assert newest(folder) == [(7, path), (0, fetched)]
+
+
+def test_a_snapshot_is_fresh_for_a_while(path: Path) -> None:
+    written = path.stat().st_mtime
+    older = path.with_name("snapshot-000000000006.safetensors")
+    older.write_bytes(path.read_bytes())
+    os.utime(older, (0.0, 0.0))
+    assert has_fresh(path.parent, written + limits.SNAPSHOT_STALE_S - 1)
+    assert not has_fresh(path.parent, written + limits.SNAPSHOT_STALE_S)
+    assert not has_fresh(path.parent / "none", written)
+
+
+def test_what_is_set_aside_last_is_what_a_person_finds(tmp_path: Path) -> None:
+    folder = tmp_path / "snapshots"
+    set_aside(folder)  # there is nothing
+    for content in ("first", "second"):
+        folder.mkdir()
+        (folder / "file").write_text(content)
+        set_aside(folder)
+        assert not folder.exists()
+    assert (tmp_path / "snapshots-aside" / "file").read_text() == "second"
 
 
 def test_what_is_gone_is_no_corruption(path: Path) -> None:

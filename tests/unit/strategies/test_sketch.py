@@ -45,6 +45,8 @@ def test_a_sketch_is_as_published() -> None:
     """proto/swarm.md says how it is made: members of two versions compare theirs."""
     found = sketch(torch.arange(1, 9, dtype=torch.float32), bytes(16))
     assert found == (18.0, pytest.approx(204**0.5))
+    many = torch.arange(3 * SAMPLE_ELEMS + 5, dtype=torch.float32) % 1000
+    assert sketch(many, bytes([8]) * 16) == (-281446.0, pytest.approx(147548.39288857064))
 
 
 @pytest.mark.parametrize("numel", [1, 7, 1000, 3 * SAMPLE_ELEMS + 5])
