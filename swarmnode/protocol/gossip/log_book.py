@@ -109,10 +109,9 @@ class LogBook:
             raise MalformedMessage(f"log: round {self.next} does not follow the one before it here")
         if not has_majority(self.electorate, read.members):
             # Else a member could choose one: by a round that it makes, or claims to be bound to.
-            present = {*self.electorate} & {*read.members}
             raise MalformedMessage(
                 f"log: expected a majority of the {len(self.electorate)} members of the round"
-                f" before in round {self.next}, got {len(present)}"
+                f" before in round {self.next}, got {len({*self.electorate} & {*read.members})}"
             )
         return read
 
