@@ -2,7 +2,7 @@
 
 Memory of the machine and of the control groups around this process, containers among them: what
 is left is the least of them. Read from files of Linux; None or 0 where there are none. And how many
-heaps a process may have.
+heaps a process may have, and what it gives back of them.
 """
 
 from __future__ import annotations
@@ -118,3 +118,14 @@ def share_one_heap() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # other C libraries have one heap anyhow, or none to set
         mallopt(_M_ARENA_MAX, 1)
+
+
+def return_freed() -> None:
+    """Give the system back what malloc holds free, where the process has glibc: 0.3 ms for a node.
+
+    Else the heap stays as large as the largest burst made it: what is free at its end is only given
+    back beyond twice the largest block that was ever freed, up to 64 MB.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import trio
 
+from swarmnode.daemon.app.start import keep_small
 from swarmnode.memory import MainMemory, main_memory, oom_kills
 
 GIB = 2**30
@@ -110,3 +112,38 @@ def test_threads_share_one_heap_where_they_are_told_to(*, shares: bool, heaps: s
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert int(done.stdout) in heaps
+
+
+# A large block is freed first: glibc takes it that more such come, and keeps twice as much.
+FREE_A_BURST = """
+from swarmnode.memory import return_freed
+
+def own_kb():
+    return int(next(line for line in open("/proc/self/status") if "RssAnon" in line).split()[1])
+
+large = bytearray(8 * 2**20)
+del large
+before = own_kb()
+burst = [bytearray(100_000) for _ in range(100)]
+del burst
+return_freed()
+print(own_kb() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries give it back")
+@pytest.mark.parametrize("returns", [True, False])
+def test_what_a_burst_took_is_given_back(*, returns: bool) -> None:
+    program = FREE_A_BURST if returns else FREE_A_BURST.replace("return_freed()\n", "")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert (int(done.stdout) < 1000) == returns
+    assert (int(done.stdout) > 9000) != returns
+
+
+async def test_a_node_gives_back_once_a_minute(autojump_clock) -> None:
+    releases: list[float] = []
+    with trio.move_on_after(200):
+        await keep_small(lambda: releases.append(trio.current_time()))
+    assert releases == [60, 120, 180]

@@ -31,7 +31,7 @@ from swarmnode.env import real_env
 from swarmnode.errors import one_error
 from swarmnode.ipc.control import Configure
 from swarmnode.ipc.names import PROGRAM_TASK
-from swarmnode.memory import share_one_heap
+from swarmnode.memory import return_freed, share_one_heap
 from swarmnode.net.proxy import find_proxy
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.swarm import SwarmLink
@@ -40,6 +40,7 @@ from swarmnode.store.keys import load_or_create_identity, next_boot_epoch
 from swarmnode.telemetry.logs import configure_logging, log_everything, relay_line
 
 _STATUS_CHARACTERS_MAX = 200
+_MEMORY_RETURN_S = 60.0
 
 
 class ServiceManager:
@@ -176,6 +177,7 @@ def run_daemon(
                 async with trio.open_nursery() as running:
                     await running.start(node.run)
                     _collect_what_is_new()
+                    nursery.start_soon(keep_small, return_freed)
                     nursery.start_soon(_tell_manager, node, manager)
                 nursery.cancel_scope.cancel()
 
@@ -192,6 +194,13 @@ def _collect_what_is_new() -> None:
     gc.collect()
     gc.freeze()
     gc.collect()  # counts from now on
+
+
+async def keep_small(release: Callable[[], None]) -> None:
+    """Give free memory back every minute, until cancelled."""
+    while True:
+        await trio.sleep(_MEMORY_RETURN_S)
+        release()
 
 
 def _programs_or(start_worker: StartWorker, path: Path) -> StartWorker:
