@@ -338,8 +338,9 @@ LOG_WAIT_S = 2.0
 # for about as long as rounds are kept, as it is more likely that its own line is what is broken.
 LOG_GONE_S = 600.0
 LOG_GONE_ALONE_S = 3600.0
-# ... and a member that another one calls to that, which has looked for as long, waits no more.
-LOG_GONE_CALLED_S = 10.0
+# ... and a member that another one calls to that waits no longer than this: the other may lie, and
+# most that lose a majority for a moment have lost their line.
+LOG_GONE_CALLED_S = 60.0
 # A node that has just started looks so long for a member that has the log, and begins one then.
 LOG_FOUND_S = 5.0
 # Local steps of a round at the least, as a share of what the settings say: peers with up to eight
