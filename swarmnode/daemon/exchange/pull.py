@@ -2,7 +2,7 @@
 
 ::
 
-    PostedIntent --> Pull to a random member --> Given + payload --> Lessor.borrow --> apply
+    PostedIntent --> Lessor.borrow --> Pull to a random member --> Given + payload --> apply
     PostedIntent(is_open) kept
     Pull from a member --> Lessor.borrow --> Given + payload --> give_back
 
@@ -53,6 +53,10 @@ _ANSWER_S = limits.EXCHANGE_OFFER_S + limits.EXCHANGE_VIEW_S
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 _log = get_logger("swarmnode.daemon.exchange")
 _Topic = tuple[str, int]  # tag, fragment
+
+
+class _Unanswered(DeadlineExceeded):
+    """A peer has not said in time whether it gives."""
 
 
 class Pulls:
@@ -170,26 +174,27 @@ class Pulls:
                     _log.debug("not given", peer=peer.short, why=why)
                     if isinstance(error, RemoteProtocolError):
                         await session.aclose(str(error))
-                    is_late = isinstance(error, DeadlineExceeded) and not taken
-                    if is_late and answer_s < _ANSWER_S:
+                    if isinstance(error, _Unanswered) and answer_s < _ANSWER_S:
                         turns.append((peer, _ANSWER_S))  # again after the others
                     continue
                 self._lessor.apply(taken.pop(), self._env.token(_ID_BYTES), partner=given)
                 self.pulled_total += 1
                 self.on_pulled()
                 return ""
-            if not taken:
+            if taken:
+                self._lessor.give_back(taken.pop(), why)
+            else:
                 self._lessor.drop(intent, why)
         return why
 
     @contextlib.contextmanager
     def _ending(self, intent: PostedIntent, taken: list[BufferLease]) -> Iterator[None]:
-        """Give a lease back that is left over, also when another intent takes the place."""
+        """Give a lease back when another intent takes the place."""
         try:
             yield
         finally:
             if taken:
-                self._lessor.give_back(taken.pop(), f"no peer gave {intent.tag}")
+                self._lessor.give_back(taken.pop(), f"{intent.tag} is asked for anew")
 
     def _candidates(self) -> list[PeerId]:
         peers = [peer for peer in self._partners.partners() if peer != self._self_id]
@@ -226,12 +231,14 @@ class Pulls:
             weight=intent.weight,
             base_version=intent.base_version,
         )
+        if not taken:
+            # First, as the worker lends at the end of a step, and takes at the end of one: what is
+            # given is older with each that it waits for.
+            taken.append(await self._lessor.borrow(intent))
         async with await session.open_stream(self._name, priority=Priority.BULK) as stream:
             await stream.send_message(encode_record(request))
             await stream.send_end()
             given = await self._receive_given(session.peer, stream, intent, answer_s)
-            if not taken:
-                taken.append(await self._lessor.borrow(intent))
             limit_s = transfer_limit_s(intent.numel)
             with trio.move_on_after(limit_s) as scope:
                 parts = cut_chunks(intent.views, self._codec_name)
@@ -256,7 +263,11 @@ class Pulls:
         self, peer: PeerId, stream: Stream, intent: PostedIntent, limit_s: float
     ) -> wire.Given:
         what = f"{peer.short} to answer a pull of {intent.tag}"
-        match await _receive(stream, what, limit_s):
+        try:
+            answer = await _receive(stream, what, limit_s)
+        except DeadlineExceeded:
+            raise _Unanswered(f"waiting for {what}", limit_s) from None
+        match answer:
             case wire.Given() as given:
                 return given
             case wire.Declined(reason=reason):
