@@ -25,7 +25,7 @@ SKETCHES_MAX = 8
 # Of the length of what is compared. Rounding on other hardware is a thousandth of that, and what a
 # liar can have within it moves no model.
 TOLERANCE = 1e-3
-_SAID = re.compile(r"([0-9a-f]{6}):(-?[0-9]{1,9}(?:\.[0-9]{1,9})?(?:e[+-][0-9]{2}|e-[0-9]{3})?)")
+_SAID = re.compile(r"([0-9a-f]{6}):(-?[0-9]{1,9}(?:\.[0-9]{1,10})?(?:e[+-][0-9]{2}|e-[0-9]{3})?)")
 
 
 class Sketches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swarmnode.ids import PeerId
@@ -36,6 +36,7 @@ def test_the_newest_is_said_first_and_read_again() -> None:
 
 
 @given(st.lists(st.floats(-1e30, 1e30), max_size=20))
+@example([0.000667870704392207])  # ten digits after the point
 def test_whatever_is_said_fits_in_a_register_and_is_read_as_nearly_the_same(
     values: list[float],
 ) -> None:
