@@ -253,6 +253,10 @@ GROUP_WEIGHT_MEDIANS_MAX = 1.0
 # ... and a member that has just come, or has just been in a mean, is not nothing: as few steps as a
 # pacer ever asks for, PACING_FEWEST_SHARE.
 GROUP_WEIGHT_MEDIANS_MIN = 1 / 8
+# A run came to nothing as a member had said that others are gone: it pays so much of its budget,
+# and what it says of others is doubted for half a minute, so that few attempts in a row end so. It
+# is left out itself if it does so again meanwhile.
+GROUP_CUT_S = 2.0
 # From the first look for the others to the roll being closed without the members that are missing.
 GROUP_ENLIST_S_MAX = 120.0
 # A change of the view is one small message each way; a member silent that long is gone.
@@ -325,6 +329,8 @@ LOG_PENDING_MAX = 16
 LOG_GRACE_S_MAX = 5.0
 # ... and others wait so long for it to say even that.
 LOG_ENLIST_S = 10.0
+# ... which one that is silent may cost them once in four minutes: so long it is left out then.
+LOG_DEBT_S_MAX = 10.0
 # A share and a round are a few kB: a slow relay takes a second.
 LOG_TRANSFER_S = 5.0
 # A member answers from memory where it is in the log.

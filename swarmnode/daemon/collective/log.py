@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.collective.log_cargo import LogCargo, LogWait
+from swarmnode.daemon.collective.log_cargo import LogCargo, LogPatience, LogWait
 from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.worker.leases import Lessor
 from swarmnode.errors import (
     ChannelBroken,
+    DeadlineExceeded,
     MalformedMessage,
     Refused,
     RemoteProtocolError,
@@ -107,10 +108,16 @@ class Log:
         self.state = "waiting for the worker"
         self.wait = LogWait()
         self.closed_total = 0
-        self.runs = GroupRuns(LOG_RUN_SERVICE, communicator, called=self._called)
-        services = communicator.services
-        self._name = services.name(LOG_SERVICE)
-        services.add_request(LOG_SERVICE, self._give)
+        self._patience = LogPatience(self._self_id, self._env.monotonic)
+        self.runs = GroupRuns(
+            LOG_RUN_SERVICE,
+            communicator,
+            called=self._called,
+            held=self._patience.note_held,
+            patience=self._patience.rounds,
+        )
+        self._name = communicator.services.name(LOG_SERVICE)
+        communicator.services.add_request(LOG_SERVICE, self._give)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the log until cancelled."""
@@ -258,20 +265,11 @@ class Log:
             return
         self.state = f"round {book.next}: {len(members)} members"
         cargo = LogCargo(book, self._self_id, self._share, self._offered)
-        begin = events.Begin(
-            gid,
-            members,
-            pieces_max=1,
-            weight=1.0,
-            enlist_s=limits.LOG_ENLIST_S,
-            transfer_s=limits.LOG_TRANSFER_S,
-            electorate=book.electorate,
-            needs_all=not book.electorate,
-        )
-        self.runs.begin(begin, cargo)
+        self.runs.begin(self._patience.begin(book, gid, members), cargo)
         await cargo.over.wait()
         match cargo.result:
             case ClosedRound() as closed if cargo.has_committed:
+                self._patience.rounds.note_commit(cargo.usual_s)
                 self._close(closed)
                 return
             case ClosedRound() as closed if cargo.is_bound:
@@ -305,8 +303,7 @@ class Log:
         own = [entry for entry in closed.round.entries if entry.author == self._self_id]
         self._has_spoken = bool(own)
         for entry in own:
-            posted = [(each.round, each.record) for each in self._pending]
-            if (entry.round, entry.payload) in posted[:1]:
+            if (entry.round, entry.payload) in [(p.round, p.record) for p in self._pending][:1]:
                 self._pending.popleft()
         self.wait.note_round(self._env.monotonic(), is_more_wanted=bool(self._pending))
         self._forget_round()
@@ -338,7 +335,7 @@ class Log:
         elif message.gid == book.gid(self._key, self._attempt, is_anew=True):
             self._is_called = self._is_called_anew = True
         elif self.runs.may_begin(message.gid):  # not one that is over
-            self._must_ask = True
+            self._must_ask |= self._patience.is_news(peer)
         self._wake()
 
     # --- catching up -----------------------------------------------------------------------
@@ -463,12 +460,15 @@ class Log:
             raise ChannelBroken(f"no session with {peer.short}")
         try:
             answer = await sessions[peer].request(
-                self._name, encode_record(ask), deadline_s=limits.LOG_ASK_S
+                self._name, encode_record(ask), deadline_s=self._patience.answer_s(peer)
             )
-            return decode_record(answer, LogGive)
+            give = decode_record(answer, LogGive)
         except SwarmNodeError as error:
+            self._patience.note_asked(peer, has_answered=not isinstance(error, DeadlineExceeded))
             _log.debug("no answer about the log", peer=peer.short, why=str(error))
             raise
+        self._patience.note_asked(peer, has_answered=True)
+        return give
 
     async def _give(self, peer: PeerId, payload: bytes) -> bytes:  # noqa: ARG002
         ask = decode_record(payload, LogAsk)

@@ -1,6 +1,6 @@
 """What a member brings to one run of a round of the log, and what it takes away.
 
-Since when a round of the log has been wanted, and none has closed.
+Since when a round of the log has been wanted, and none has closed. How long members are waited for.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from swarmnode.ids import PeerId
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.log_book import ClosedRound, LogBook
+from swarmnode.protocol.gossip.round_patience import RoundPatience
 from swarmnode.wire.exchange import group as wire
 from swarmnode.wire.exchange.log import LogShare
 from swarmnode.wire.packing import decode_record, encode_record
@@ -37,6 +38,7 @@ class LogCargo:
         has_committed: it counts.
         is_bound: it may count elsewhere although it does not here: the next run must be told.
         why: it does not count, in words.
+        usual_s: what it took without the slowest, if it counts.
         result: the round, if it was put together.
     """
 
@@ -57,7 +59,7 @@ class LogCargo:
         self._sum = b""
         self.over = trio.Event()
         self.has_committed = self.is_bound = False
-        self.why = ""
+        self.why, self.usual_s = "", 0.0
         self.result: ClosedRound | None = None
 
     async def load(self) -> float:
@@ -131,9 +133,9 @@ class LogCargo:
         payloads = {bytes(entry.author): entry.payload for entry in closed.round.entries}
         return payloads.get(bytes(self._self_id))
 
-    def committed(self, commit: events.Commit) -> None:  # noqa: ARG002
+    def committed(self, commit: events.Commit) -> None:
         """It counts."""
-        self.has_committed = True
+        self.has_committed, self.usual_s = True, commit.usual_s
         self.over.set()
 
     def aborted(self, abort: events.Abort) -> None:
@@ -184,3 +186,66 @@ class LogWait:
     def waited_s(self, now: float) -> float:
         """Return for how long a record has waited without any round closing."""
         return max(0.0, now - self._since)
+
+
+class LogPatience:
+    """How long members are waited for, in runs and when they are asked.
+
+    One that holds up runs is left out of them for minutes: it follows the log meanwhile, and what
+    it has to say is in a later round.
+    """
+
+    def __init__(self, self_id: PeerId, now: Callable[[], float]) -> None:
+        self._self_id, self._now = self_id, now
+        self.rounds = RoundPatience(debt_s_max=limits.LOG_DEBT_S_MAX)
+        self._unheard: set[PeerId] = set()  # it left the last question unanswered
+        self._called_at: dict[PeerId, float] = {}  # it spoke of a run that nothing is known of
+
+    def begin(self, book: LogBook, gid: bytes, members: tuple[PeerId, ...]) -> events.Begin:
+        """Return a run of the open round with those of the members that hold up none."""
+        now = self._now()
+        waited_for = self.rounds.waited_for(members, self._self_id, now)
+        is_enough = events.has_majority(book.electorate, waited_for)
+        return events.Begin(
+            gid,
+            waited_for if is_enough else members,
+            pieces_max=1,
+            weight=1.0,
+            enlist_s=limits.LOG_ENLIST_S,
+            transfer_s=limits.LOG_TRANSFER_S,
+            electorate=book.electorate,
+            needs_all=not book.electorate,
+            patience_s=self.rounds.limit_s(limits.LOG_TRANSFER_S),
+            doubted=self.rounds.doubted(members, now),
+            calls=True,
+        )
+
+    def note_held(self, peer: PeerId, held_s: float) -> None:
+        """A run waited for this member alone for so long."""
+        self.rounds.note_held(peer, held_s, self._now())
+
+    def is_news(self, peer: PeerId) -> bool:
+        """Whether to ask all where they are because this one speaks of a run that is not known.
+
+        Once in a while: it may make up one after the other.
+        """
+        now = self._now()
+        self._called_at = {
+            each: at for each, at in self._called_at.items() if now < at + limits.LOG_WAIT_S
+        }
+        if peer in self._called_at:
+            return False
+        self._called_at[peer] = now
+        return True
+
+    def answer_s(self, peer: PeerId) -> float:
+        """Return how long a member may take to say where it is in the log."""
+        is_slow = peer in self._unheard
+        return limits.EXCHANGE_ANSWER_S_MIN if is_slow else limits.LOG_ASK_S
+
+    def note_asked(self, peer: PeerId, *, has_answered: bool) -> None:
+        """It has said so, or has not in time."""
+        if has_answered:
+            self._unheard.discard(peer)
+        elif len(self._unheard) < limits.SESSIONS_MAX:
+            self._unheard.add(peer)

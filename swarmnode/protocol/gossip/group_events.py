@@ -90,6 +90,18 @@ class Plan:
         return {(peer, piece) for peer in self.contributors if peer != but for piece in pieces}
 
 
+def waits_through(
+    plan: Plan | None, peer: PeerId, waits_for: set[PeerId], view: Iterable[PeerId]
+) -> set[PeerId]:
+    """Return whom a member may be waiting for if it waits for ``waits_for``.
+
+    Where one member makes all there is, it may be any of those whose shares that one needs: only
+    it knows who is silent, and it tells the others by leaving that one out.
+    """
+    is_maker = plan is not None and plan.n_pieces == 1 and not plan.is_prepared
+    return set(view) if is_maker and waits_for == {peer} else waits_for
+
+
 def check_pieces(peer: PeerId, pieces_max: int, *pieces: int) -> None:
     """Raise RemoteProtocolError if a peer speaks of pieces that no plan of a run can have."""
     if any(piece >= pieces_max for piece in pieces):
@@ -148,6 +160,7 @@ class Begin:
         quorum_s: how long to wait for a majority of the electorate at the most; then those that are
             missing have half of ``enlist_s`` at the least. 0: ``enlist_s``, however few have come.
         lineage, attempt: what ENLIST says of the run, for members that do not know its name.
+        calls: members that hear ENLIST come, also where there is no lineage.
         has_witnesses: pieces are made by two members, see witnesses.py.
         is_witness: whether this node makes the piece whose witness it is; no other one knows it.
         doubted: members that have held up rounds: none goes without another on their word.
@@ -175,6 +188,7 @@ class Begin:
     silence_s: float = 0.0
     behind: frozenset[PeerId] = frozenset()
     behind_s: float = 0.0
+    calls: bool = False
 
     @property
     def stage_s(self) -> float:

@@ -27,6 +27,7 @@ from swarmnode.protocol.gossip.group_events import (
     check_flush,
     check_pieces,
     plan_id,
+    waits_through,
 )
 from swarmnode.protocol.gossip.groups import weights_of
 from swarmnode.protocol.gossip.round_patience import Roll, StageTimes
@@ -101,8 +102,7 @@ class Run:
         if peer not in self.view or plan is None or plan.plan != message.plan:
             return False
         if isinstance(message, wire.Share):
-            share = (peer, message.piece)
-            return share in self._asked and share not in self._shares
+            return (peer, message.piece) in self._asked - self._shares
         return message.piece in plan.missing and peer == self._source(plan, message.piece)
 
     def lose(self, peer: PeerId, now: float) -> None:
@@ -181,8 +181,8 @@ class Run:
         return min(ends_at, self.times.prepared_at(n) + begin.stage_s)
 
     def _lose_patience(self, now: float) -> None:
-        silent = self.waits_for
-        if now < self._since + self.begin.stage_s and self._lacks_shares:
+        silent, is_early = self.waits_for, now < self._since + self.begin.stage_s
+        if is_early and self._lacks_shares:
             silent = self.times.quiet(silent, self.begin.silence_s, now)
         if self.phase is Phase.ENLIST and len(self.roll.came) < 2:
             self.give_up("no other member came")
@@ -247,8 +247,7 @@ class Run:
     # --- which members take part ---------------------------------------------------------
 
     def _enlist_message(self, *, wants_answer: bool) -> wire.Enlist:
-        begin = self.begin
-        return wire.Enlist(self.gid, wants_answer, begin.lineage, begin.attempt)
+        return wire.Enlist(self.gid, wants_answer, self.begin.lineage, self.begin.attempt)
 
     def _enlist(self, peer: PeerId, *, wants_answer: bool, now: float) -> None:
         if wants_answer:
@@ -270,13 +269,14 @@ class Run:
             self.lose(peer, now)  # it goes on without us, or speaks of a life of ours before
             return
         check_flush(peer, theirs, prepared, self.adopted)
-        common, silent = set(self.view) & theirs, self.waits_for - theirs
+        waits_for = waits_through(self._plan, peer, self.waits_for, self.view)
+        common, silent = set(self.view) & theirs, waits_for - theirs
         if 2 * self._waited_s(now) < self._phase_ends_at - now:  # by other clocks and patience
             silent.clear()
-        there = set(self.view) & self.roll.came - silent - self.begin.doubted
-        if peer in self.begin.doubted and there - common:
+        is_open, left_out = self.phase is Phase.ENLIST, set(self.view) - common
+        if self.roll.keeps(left_out - silent, peer, is_open=is_open):
             return  # another may say so as well, or this one is waited for, and pays
-        if self.phase is Phase.ENLIST or common != set(self.view):
+        if is_open or left_out:
             self._charge(silent, now)  # one loses patience first, and all have waited
             self._adopt(common, now)
         if self.phase is Phase.OVER or theirs != set(self.view):
@@ -291,9 +291,9 @@ class Run:
         """Take a smaller view, freeze, and tell all members in it."""
         left_out = set(self.view) - set(view) - self._gone
         self.view = tuple(sorted(view))
-        for peer in sorted(left_out):
-            self._send(peer, wire.Leave(self.gid, "left out of the view"))
+        self._tell(sorted(left_out), wire.Leave(self.gid, "left out of the view"))
         if not self.begin.may_finish(self.view):
+            self.effects += self.roll.paid_for_words
             self.give_up("too few are left")
             return
         if not self.adopted:

@@ -15,6 +15,11 @@ is left out stays in the electorate, so no two parts of a swarm have a majority,
 only where the others have one. At most a quarter are left out at a time, those that owe most: on a
 busy machine all are late now and then, and a mean over half of a swarm is half of one.
 
+A member that says that others are gone is believed; if too few are left then for a mean, it pays
+for that as for a wait. For a while it is doubted: on its word no roll is closed before those have
+come who may, and no member is left out that is there. So one that cuts the others off from each
+other costs them an attempt now and then.
+
 A member whose worker is slow still says that it is there. One that does not is *silent*, and left
 out before all others until it is heard, or for PARTNER_SLOW_S: a laptop that is closed costs one
 wait, and is back with its first word.
@@ -139,6 +144,7 @@ class Roll:
         self._quorum_at: float | None = None  # when a majority of the electorate had come
         self._behind = set(begin.behind)  # those of them that have not come
         self._behind_s = begin.behind_s
+        self._believed: set[PeerId] = set()  # members that said that others are gone
 
     def add(self, peer: PeerId, now: float) -> None:
         """A member has come."""
@@ -159,6 +165,25 @@ class Roll:
         self.came.discard(peer)
         self._behind.discard(peer)
 
+    def keeps(self, left_out: set[PeerId], word_of: PeerId, *, is_open: bool) -> bool:
+        """Whether members stay in the view although another one says that they are gone.
+
+        While the roll ``is_open`` they may still come: it is not closed on the word of one that is
+        doubted, nor is one that has come left out on it.
+        """
+        doubted = self._begin.doubted
+        away = set() if is_open else left_out - self.came
+        is_kept = word_of in doubted and bool(left_out - doubted - away)
+        if left_out and not is_kept:
+            self._believed.add(word_of)
+        return is_kept
+
+    @property
+    def paid_for_words(self) -> Iterator[HeldRound]:
+        """What those pay who said that others are gone, if nothing comes of the run."""
+        peers = sorted(self._believed)
+        return (HeldRound(self._begin.gid, peer, limits.GROUP_CUT_S) for peer in peers)
+
     def is_complete(self, members: Iterable[PeerId]) -> bool:
         """Whether all of these have come."""
         return self.came >= set(members)
@@ -170,12 +195,13 @@ class Roll:
 
     @property
     def has_called(self) -> bool:
-        """Whether those that are missing were to come: half call the others, and only in a lineage.
+        """Whether those that are missing were to come: half call the others, where ENLIST calls.
 
         Fewer wait for what these do by themselves, so one that did not come has held nothing.
         """
         begin = self._begin
-        return begin.lineage is not None and 2 * len(self.came) >= len(begin.electorate)
+        calls = begin.calls or begin.lineage is not None
+        return calls and 2 * len(self.came) >= len(begin.electorate)
 
     def waited_s(self, now: float) -> float:
         """Return for how long it has been open for none but those that are missing."""
@@ -214,10 +240,13 @@ class Waits:
 
 
 class RoundPatience:
-    """Of one kind of rounds: what is usual, and what each member has held."""
+    """Of one kind of rounds: what is usual, and what each member has held.
 
-    def __init__(self) -> None:
-        self.conduct = ConductTable(debt_s_max=_DEBT_S_MAX)
+    ``debt_s_max``: what a member owes at the most for what it has held.
+    """
+
+    def __init__(self, debt_s_max: float = _DEBT_S_MAX) -> None:
+        self.conduct = ConductTable(debt_s_max=debt_s_max)
         self._usual, self._answers = Usual(), Usual()
         self._thin_again_at = -math.inf  # when a round may wait for members on thin lines
         self._in_vain: dict[PeerId, float] = {}  # until when it does not for one of them

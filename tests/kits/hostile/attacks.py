@@ -8,6 +8,9 @@ shuffled-text     its worker learns that any byte follows any other
 pair-STALL        it holds up pairs (``pairs.py``)
 round-STALL       it holds up groups and gatherings (``rounds.py``)
 round-claims      it turns updates around, and says that its own is the mean of the group
+round-cuts        it tells each member of a group that all others are gone
+round-cuts-late   ... in the midst of a run
+round-cuts-one    ... that one is, another one for each
 withheld          it announces messages of a gathering and gives none
 snapshots         each snapshot that it offers is turned around, and a million steps ahead
 snapshots-near    ... or half as far again as the swarm is: so much counts
@@ -27,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmnode.daemon.app import node, training
-from swarmnode.daemon.collective import gathers, rounds
+from swarmnode.daemon.collective import gathers, log, rounds
 from swarmnode.daemon.collective.messages import GatherRounds
 from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
@@ -52,6 +55,9 @@ from tests.kits.hostile.pairs import PAIR_STALLS, PairStall, StallingExchanges
 from tests.kits.hostile.rounds import (
     ROUND_STALLS,
     ClaimingRuns,
+    CuttingLateRuns,
+    CuttingOneRuns,
+    CuttingRuns,
     RoundStall,
     StallingRuns,
     WithholdingRounds,
@@ -123,6 +129,9 @@ ATTACKS: dict[str, Attack] = {
     **{f"pair-{stall}": _pairs(stall) for stall in PAIR_STALLS},
     **{f"round-{stall}": _rounds(stall) for stall in ROUND_STALLS},
     "round-claims": Attack(forge=lambda: sign_flip, runs=ClaimingRuns),
+    "round-cuts": Attack(runs=CuttingRuns),
+    "round-cuts-late": Attack(runs=CuttingLateRuns),
+    "round-cuts-one": Attack(runs=CuttingOneRuns),
     "withheld": Attack(messages=WithholdingRounds),
     "snapshots": Attack(spoil=turned, snapshots=boasting(far_ahead)),
     "snapshots-near": Attack(spoil=turned, snapshots=boasting(half_as_far_again)),
@@ -155,6 +164,7 @@ def replaced_parts(attack: Attack, is_hostile: Callable[[PeerId], bool]) -> Iter
         (node, "Snapshots", chosen_snapshots),
         (training, "Exchanges", partial(chosen, attack.exchanges, Exchanges)),
         (rounds, "GroupRuns", chosen_runs),
+        (log, "GroupRuns", chosen_runs),
         (gathers, "GatherRounds", partial(chosen, attack.messages, GatherRounds)),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in replaced]

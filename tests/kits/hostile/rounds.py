@@ -6,6 +6,7 @@ leaves: only their own clock tells the others that nothing more comes. And one t
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -14,6 +15,7 @@ import trio
 
 from swarmnode.daemon.collective.messages import GatherRounds
 from swarmnode.daemon.collective.runs import GroupRuns
+from swarmnode.ids import PeerId
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import group_events as events
@@ -45,7 +47,19 @@ def is_withheld(effect: events.Effect, stall: RoundStall) -> bool:
     return ROUND_STALLS.index(stall) <= ROUND_STALLS.index(first)
 
 
-class StallingRuns(GroupRuns):
+class ChangedRuns(GroupRuns):
+    """In place of :class:`GroupRuns`; a subclass says what it does ``instead_of`` an effect."""
+
+    def instead_of(self, effect: events.Effect) -> Iterator[events.Effect]:
+        """Yield what it does."""
+        yield effect
+
+    def _carry_out(self, effect: events.Effect) -> None:
+        for each in self.instead_of(effect):
+            super()._carry_out(each)
+
+
+class StallingRuns(ChangedRuns):
     """In place of :class:`GroupRuns`; a subclass has its ``stall``.
 
     It behaves until it has been in HONEST_RUNS means, as one that comes to a swarm that runs: the
@@ -58,10 +72,10 @@ class StallingRuns(GroupRuns):
         super().__init__(*args, **kwargs)
         self._commits = 0
 
-    def _carry_out(self, effect: events.Effect) -> None:
+    def instead_of(self, effect: events.Effect) -> Iterator[events.Effect]:
         self._commits += isinstance(effect, events.Commit)
         if self._commits < HONEST_RUNS or not is_withheld(effect, self.stall):
-            super()._carry_out(effect)
+            yield effect
 
 
 class ClaimingRuns(GroupRuns):
@@ -87,6 +101,45 @@ class ClaimingRuns(GroupRuns):
             load = self._share_later(run, wire.Share(run.begin.gid, piece, 1.0, run.plan))
             for peer in run.members:
                 self._send(run, peer, wire.Sum(run.begin.gid, run.plan, piece), load)
+
+
+class CuttingRuns(ChangedRuns):
+    """In place of :class:`GroupRuns`: tells each member that others are gone.
+
+    As soon as a run begins, and whenever it says which view it has. A subclass says who is left.
+    """
+
+    said_with: tuple[type[wire.Message], ...] = (wire.Enlist, wire.Flush)
+
+    def left(self, told: PeerId, members: Collection[PeerId]) -> Iterable[PeerId]:
+        """Return the others that are left by what it tells this one: none."""
+        return ()
+
+    def instead_of(self, effect: events.Effect) -> Iterator[events.Effect]:
+        if not isinstance(effect, events.Send) or not isinstance(effect.message, self.said_with):
+            yield effect
+            return
+        if not isinstance(effect.message, wire.Flush):
+            yield effect
+        peer, gid = effect.peer, effect.message.gid
+        others = self._runs[gid].members - {peer} if gid in self._runs else ()
+        view = tuple(sorted({self._self_id, peer, *self.left(peer, others)}))
+        yield events.Send(peer, wire.Flush(gid, view, ()))
+
+
+class CuttingOneRuns(CuttingRuns):
+    """... another one is gone for each that it tells."""
+
+    def left(self, told: PeerId, members: Collection[PeerId]) -> Iterable[PeerId]:
+        ordered = sorted({*members, told})
+        after = ordered[(ordered.index(told) + 1) % len(ordered)]
+        return set(members) - {after}
+
+
+class CuttingLateRuns(CuttingRuns):
+    """... in the midst of a run, when all have agreed on a view."""
+
+    said_with = (wire.Want,)
 
 
 class WithholdingRounds(GatherRounds):

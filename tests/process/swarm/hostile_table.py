@@ -34,6 +34,7 @@ CASES: dict[Setting, tuple[str, ...]] = {
     GROUPS: (
         *LIES,
         *(f"round-{stall}" for stall in ("enlist", "flush", "share", "sum", "prepared")),
+        "round-cuts",
         *OF_ALL,
     ),
     GATHERINGS: ("round-flush", "round-share", "withheld", "huge"),

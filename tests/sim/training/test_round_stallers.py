@@ -24,6 +24,7 @@ GROUPS = StrategyWorker(
 GATHERINGS = StrategyWorker(
     np.zeros(NUMEL), lambda x: Sparse({"every": 40, "kept": 32, "lr": 1.0}, x), spread=10.0
 )
+CUTS = ("cuts", "cuts-late", "cuts-one")
 WARM_S, CLEAN_S, WATCHED_S = 10.0, 40.0, 120.0
 
 
@@ -35,8 +36,9 @@ def means(swarm: SimSwarm) -> float:
 @pytest.mark.parametrize(
     ("worker", "attack"),
     [
-        *((GROUPS, f"round-{what}") for what in ("enlist", "share", "prepared", "claims")),
-        *((GATHERINGS, attack) for attack in ("round-share", "round-sum", "withheld")),
+        *((GROUPS, f"round-{what}") for what in ("enlist", "share", "prepared", "claims", *CUTS)),
+        *((GATHERINGS, f"round-{what}") for what in ("share", "sum", *CUTS)),
+        (GATHERINGS, "withheld"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )

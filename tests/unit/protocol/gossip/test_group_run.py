@@ -19,6 +19,7 @@ from swarmnode.protocol.gossip.group_events import (
     Send,
     TakePayload,
 )
+from swarmnode.protocol.gossip.round_patience import RoundPatience
 from swarmnode.wire.exchange.group import Enlist, Flush
 
 SELF, OTHER, THIRD, LEFT_OUT, STALLER = (PeerId(bytes([n]) * 32) for n in range(1, 6))
@@ -61,9 +62,44 @@ def test_none_goes_without_another_on_the_word_of_one_that_held_rounds(
     assert views_told(came=came, doubted=both)[-1] == FEWEST
 
 
-def test_one_that_has_not_come_is_left_out_on_any_word() -> None:
-    told = views_told(came=(OTHER, THIRD, STALLER), doubted=frozenset({STALLER}))
-    assert told[-1] == FEWEST
+def test_a_roll_stays_open_for_one_that_has_not_come_if_who_would_close_it_is_doubted() -> None:
+    came = (OTHER, THIRD, STALLER)
+    assert views_told(came=came, doubted=frozenset({STALLER})) == [(*FEWEST, LEFT_OUT)]
+    assert views_told(came=came, doubted=frozenset())[-1] == FEWEST
+
+
+@pytest.mark.parametrize("came", [(), ALL[1:]], ids=["at once", "in the flush"])
+def test_who_says_that_nearly_all_are_gone_pays_if_nothing_comes_of_it(
+    came: tuple[PeerId, ...],
+) -> None:
+    core = GroupCore(SELF)
+    core.handle(Begin(GID, ALL, 5, 1.0, 5.0, 70.0, electorate=ALL, lineage=1), 0.0)
+    for peer in came:
+        core.handle(Received(peer, Enlist(GID, False, 1)), 0.1)
+    core.handle(Received(STALLER, Flush(GID, (bytes(SELF), bytes(STALLER)), ())), 0.2)
+    told = core.poll_effects()
+    assert [each for each in told if isinstance(each, HeldRound)] == [
+        HeldRound(GID, STALLER, limits.GROUP_CUT_S)
+    ]
+    assert [each.why for each in told if isinstance(each, Abort)] == ["too few are left"]
+
+
+def test_none_pays_for_a_word_that_leaves_enough_of_them() -> None:
+    core = GroupCore(SELF)
+    core.handle(Begin(GID, ALL, 5, 1.0, 5.0, 70.0, electorate=ALL, lineage=1), 0.0)
+    for peer in (OTHER, THIRD):
+        core.handle(Received(peer, Enlist(GID, False, 1)), 0.1)
+    core.handle(Received(OTHER, Flush(GID, tuple(map(bytes, FEWEST)), ())), 0.2)
+    told = core.poll_effects()
+    assert not any(isinstance(each, HeldRound | Abort) for each in told)
+
+
+def test_after_one_such_word_its_author_is_doubted_for_half_a_minute_and_not_left_out() -> None:
+    patience = RoundPatience()
+    patience.note_held(STALLER, limits.GROUP_CUT_S, 0.0)
+    assert patience.doubted(ALL, 29.0) == {STALLER}
+    assert patience.doubted(ALL, 31.0) == frozenset()
+    assert patience.waited_for(ALL, SELF, 0.0) == ALL
 
 
 def deadlines_until(

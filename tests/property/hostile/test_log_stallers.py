@@ -1,0 +1,51 @@
+"""One member of six that holds up the log: the others close most of their rounds without it."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import trio
+import trio.testing
+
+from tests.kits.hostile.attacks import ATTACKS, replaced_parts
+from tests.kits.log_kit import check_agreement, join, writers
+
+pytestmark = pytest.mark.slow
+
+N_HONEST = 5
+WARM_S, WATCHED_S = 20.0, 240.0
+STEP_S = 1.0
+# Of a round only who makes it knows whose share is missing, and the others side with either. Where
+# it says of another one to each that it is gone, those who pass that on pay as well.
+LEFT = {"round-share": 0.6, "round-cuts-one": 0.6}
+
+
+async def _rounds_closed(attack: str) -> int:
+    """Return how many rounds the honest members close beside a sixth one, over all of them."""
+    async with writers(N_HONEST, delay_s=0.02, step_s=STEP_S) as (made, honest):
+        await made.until(lambda: all(len(w.rounds) >= 2 for w in honest), 60)
+        await trio.sleep(WARM_S)
+        with replaced_parts(ATTACKS[attack], lambda _: True):
+            await join(made, "hostile")
+        before = sum(len(w.rounds) for w in honest)
+        await trio.sleep(WATCHED_S)
+        check_agreement(*honest)
+        return sum(len(w.rounds) for w in honest) - before
+
+
+@functools.cache
+def rounds_closed(attack: str) -> int:
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    return trio.run(_rounds_closed, attack, clock=clock)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        *(f"round-{stall}" for stall in ("enlist", "flush", "share", "sum", "prepared")),
+        *(f"round-{cuts}" for cuts in ("cuts", "cuts-late", "cuts-one")),
+    ],
+)
+def test_most_rounds_are_left_under_any_stall(attack: str) -> None:
+    assert rounds_closed(attack) >= LEFT.get(attack, 0.8) * rounds_closed("none")
