@@ -198,7 +198,6 @@ class LogPatience:
     def __init__(self, self_id: PeerId, now: Callable[[], float]) -> None:
         self._self_id, self._now = self_id, now
         self.rounds = RoundPatience(debt_s_max=limits.LOG_DEBT_S_MAX)
-        self._unheard: set[PeerId] = set()  # it left the last question unanswered
         self._called_at: dict[PeerId, float] = {}  # it spoke of a run that nothing is known of
 
     def begin(self, book: LogBook, gid: bytes, members: tuple[PeerId, ...]) -> events.Begin:
@@ -240,12 +239,12 @@ class LogPatience:
 
     def answer_s(self, peer: PeerId) -> float:
         """Return how long a member may take to say where it is in the log."""
-        is_slow = peer in self._unheard
-        return limits.EXCHANGE_ANSWER_S_MIN if is_slow else limits.LOG_ASK_S
+        is_silent = self.rounds.conduct.is_silent(peer, self._now())
+        return limits.EXCHANGE_ANSWER_S_MIN if is_silent else limits.LOG_ASK_S
 
     def note_asked(self, peer: PeerId, *, has_answered: bool) -> None:
-        """It has said so, or has not in time."""
+        """It has said so; or has not in time, and is silent as one that says nothing in a run."""
         if has_answered:
-            self._unheard.discard(peer)
-        elif len(self._unheard) < limits.SESSIONS_MAX:
-            self._unheard.add(peer)
+            self.rounds.conduct.note_answer(peer)
+        else:
+            self.rounds.conduct.note_no_answer(peer, self._now())

@@ -90,18 +90,6 @@ class Plan:
         return {(peer, piece) for peer in self.contributors if peer != but for piece in pieces}
 
 
-def waits_through(
-    plan: Plan | None, peer: PeerId, waits_for: set[PeerId], view: Iterable[PeerId]
-) -> set[PeerId]:
-    """Return whom a member may be waiting for if it waits for ``waits_for``.
-
-    Where one member makes all there is, it may be any of those whose shares that one needs: only
-    it knows who is silent, and it tells the others by leaving that one out.
-    """
-    is_maker = plan is not None and plan.n_pieces == 1 and not plan.is_prepared
-    return set(view) if is_maker and waits_for == {peer} else waits_for
-
-
 def check_pieces(peer: PeerId, pieces_max: int, *pieces: int) -> None:
     """Raise RemoteProtocolError if a peer speaks of pieces that no plan of a run can have."""
     if any(piece >= pieces_max for piece in pieces):

@@ -27,7 +27,6 @@ from swarmnode.protocol.gossip.group_events import (
     check_flush,
     check_pieces,
     plan_id,
-    waits_through,
 )
 from swarmnode.protocol.gossip.groups import weights_of
 from swarmnode.protocol.gossip.round_patience import Roll, StageTimes
@@ -102,7 +101,8 @@ class Run:
         if peer not in self.view or plan is None or plan.plan != message.plan:
             return False
         if isinstance(message, wire.Share):
-            return (peer, message.piece) in self._asked - self._shares
+            share = (peer, message.piece)
+            return share in self._asked and share not in self._shares
         return message.piece in plan.missing and peer == self._source(plan, message.piece)
 
     def lose(self, peer: PeerId, now: float) -> None:
@@ -181,8 +181,8 @@ class Run:
         return min(ends_at, self.times.prepared_at(n) + begin.stage_s)
 
     def _lose_patience(self, now: float) -> None:
-        silent, is_early = self.waits_for, now < self._since + self.begin.stage_s
-        if is_early and self._lacks_shares:
+        silent = self.waits_for
+        if now < self._since + self.begin.stage_s and self._lacks_shares:
             silent = self.times.quiet(silent, self.begin.silence_s, now)
         if self.phase is Phase.ENLIST and len(self.roll.came) < 2:
             self.give_up("no other member came")
@@ -269,15 +269,15 @@ class Run:
             self.lose(peer, now)  # it goes on without us, or speaks of a life of ours before
             return
         check_flush(peer, theirs, prepared, self.adopted)
-        waits_for = waits_through(self._plan, peer, self.waits_for, self.view)
-        common, silent = set(self.view) & theirs, waits_for - theirs
-        if 2 * self._waited_s(now) < self._phase_ends_at - now:  # by other clocks and patience
-            silent.clear()
+        common, missing = set(self.view) & theirs, self.waits_for
+        is_late = 2 * self._waited_s(now) >= self._phase_ends_at - now  # by other clocks
+        silent = missing - theirs if is_late else set()
         is_open, left_out = self.phase is Phase.ENLIST, set(self.view) - common
         if self.roll.keeps(left_out - silent, peer, is_open=is_open):
             return  # another may say so as well, or this one is waited for, and pays
-        if is_open or left_out:
-            self._charge(silent, now)  # one loses patience first, and all have waited
+        is_only_maker = self.begin.calls and is_late and missing == {peer}  # it may name any other
+        if is_open or left_out:  # one loses patience first, and all have waited
+            self._charge({*left_out, peer} if is_only_maker else silent, now)
             self._adopt(common, now)
         if self.phase is Phase.OVER or theirs != set(self.view):
             return

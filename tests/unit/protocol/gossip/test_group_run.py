@@ -84,6 +84,25 @@ def test_who_says_that_nearly_all_are_gone_pays_if_nothing_comes_of_it(
     assert [each.why for each in told if isinstance(each, Abort)] == ["too few are left"]
 
 
+@pytest.mark.parametrize(
+    ("calls", "charged"), [(True, {SELF: 0.5, STALLER: 0.5}), (False, {})], ids=["log", "group"]
+)
+def test_who_makes_all_of_a_round_pays_half_for_whom_it_leaves_out(
+    calls: bool, charged: dict[PeerId, float]
+) -> None:
+    """All wait for it alone, and only it knows whose share is missing."""
+    core = GroupCore(OTHER)
+    core.handle(Begin(GID, ALL, 1, 1.0, 5.0, 1.0, electorate=ALL, calls=calls), 0.0)
+    everyone = tuple(map(bytes, ALL))
+    for peer in set(ALL) - {OTHER}:
+        core.handle(Received(peer, Enlist(GID, False)), 0.0)
+        core.handle(Received(peer, Flush(GID, everyone, ())), 0.0)
+    core.poll_effects()
+    core.handle(Received(SELF, Flush(GID, everyone[:-1], ())), 1.0)
+    held = [each for each in core.poll_effects() if isinstance(each, HeldRound)]
+    assert {each.peer: each.held_s for each in held} == charged
+
+
 def test_none_pays_for_a_word_that_leaves_enough_of_them() -> None:
     core = GroupCore(SELF)
     core.handle(Begin(GID, ALL, 5, 1.0, 5.0, 70.0, electorate=ALL, lineage=1), 0.0)
