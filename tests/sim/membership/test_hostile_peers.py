@@ -11,11 +11,13 @@ from swarmnode.daemon.membership.members import SWIM_SERVICE
 from swarmnode.daemon.membership.shared_state import STATE_SERVICE
 from swarmnode.errors import SwarmNodeError
 from swarmnode.net.stream import Stream
+from swarmnode.protocol.plausible import TOKENS_TIMES_MAX
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, make_identity, sim_swarm
 from swarmnode.wire import crdt, swim
 from swarmnode.wire.exchange import gossip as wire
 from swarmnode.wire.packing import encode_record
+from swarmnode.wire.recipe import Recipe
 from tests.sim.checks import end, pull, until
 from tests.sim.impostor import Impostor, accept_of, ignore, say, state_record
 
@@ -251,7 +253,8 @@ async def test_numbers_that_a_liar_says_of_itself_move_no_sum_and_no_schedule(
     tmp_path, autojump_clock
 ) -> None:
     huge = 2**63 - 1
-    async with sim_swarm(tmp_path, 4) as swarm:
+    recipe = Recipe(schedule="cosine", target_tokens=10**9)  # with none, none counts tokens
+    async with sim_swarm(tmp_path, 4, recipe=recipe) as swarm:
         await until(lambda: all(node.status.step > 50 for node in swarm.nodes), 60, poll_s=0.5)
         liar = Impostor(swarm, b"i", ignore)
         session = await liar.enter(0)
@@ -273,8 +276,9 @@ async def test_numbers_that_a_liar_says_of_itself_move_no_sum_and_no_schedule(
             steps = [each.status.step for each in swarm.nodes]
             assert liar.peer in part.state.view.marks("step"), "it is heard"
             assert part.swarm_step() <= 2 * max(steps)
-            assert part.swarm_tokens() < 1e9
-            assert status.swarm_steps <= sum(steps) + max(10_000, 200 * max(steps))
+            counted = sum(steps) + max(10_000, 200 * max(steps))
+            assert 0 < part.swarm_tokens() <= TOKENS_TIMES_MAX * counted
+            assert status.swarm_steps <= counted
             assert status.swarm_loss is not None
             assert abs(status.swarm_loss) <= 2 * abs(before.swarm_loss or 0.0) + 1
             assert all(step_s >= 1e-6 for step_s in part.step_times_s().values())

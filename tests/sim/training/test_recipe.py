@@ -33,13 +33,15 @@ def lr_of(node: SimNode, recipe: Recipe) -> float:
     return lr_factor(recipe, tokens, swarm.horizon, swarm.members(tokens))
 
 
-async def agree(swarm: SimSwarm, recipe: Recipe, seconds: float) -> list[float]:
+async def agree(
+    swarm: SimSwarm, recipe: Recipe, seconds: float, *, within: float = 1.01
+) -> list[float]:
     """Look at all learning rates for a while; return those of the first node."""
     found = []
     for _ in range(round(2 * seconds)):
         await trio.sleep(0.5)
         factors = [lr_of(node, recipe) for node in swarm.up]
-        assert max(factors) <= 1.01 * min(factors)
+        assert max(factors) <= within * min(factors)
         found.append(factors[0])
     return found
 
@@ -66,7 +68,8 @@ async def test_latecomers_and_restarted_ones_have_the_learning_rate_of_all_other
         await swarm.start(late.index)
         await are_training(swarm)
         await trio.sleep(SETTLED_S)
-        four = await agree(swarm, recipe, 30)  # while it comes to count
+        # While it comes to count: half a second earlier at one than at another is a percent.
+        four = await agree(swarm, recipe, 30, within=1.015)
         assert max(four) > 1.1 * max(three)
         await swarm.kill(1)
         await trio.sleep(10)
