@@ -253,9 +253,9 @@ GROUP_WEIGHT_MEDIANS_MAX = 1.0
 # ... and a member that has just come, or has just been in a mean, is not nothing: as few steps as a
 # pacer ever asks for, PACING_FEWEST_SHARE.
 GROUP_WEIGHT_MEDIANS_MIN = 1 / 8
-# A run came to nothing as a member had said that others are gone: it pays so much of its budget,
-# and what it says of others is doubted for half a minute, so that few attempts in a row end so. It
-# is left out itself if it does so again meanwhile.
+# A run came to nothing as a member had said that others are gone, or could have by what it said: it
+# pays so much of its budget, and what it says of others is doubted for half a minute, so that few
+# attempts in a row end so. It is left out itself if it does so again meanwhile.
 GROUP_CUT_S = 2.0
 # From the first look for the others to the roll being closed without the members that are missing.
 GROUP_ENLIST_S_MAX = 120.0

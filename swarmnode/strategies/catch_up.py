@@ -5,7 +5,8 @@ put anything there. So they are whole numbers in their range or refused, no line
 steps than there were rounds, and no node is moved far ahead on one peer's word: beyond
 ROUNDS_AHEAD_MAX a second peer must have said about the same. That does not stop peers that lie
 together. Nor does a node take over what makes it much worse on the public probe, as it is or after
-the step that its momentum would take: where lineages differ a little worse has to do.
+the step that its momentum would take: where lineages differ a little worse has to do, and before
+its first mean what is no worse than the weights that all began with.
 
 What is given names its place itself, and no hash of it is known to others, as the last bits may
 differ between kinds of hardware. So each says the projection of a sample on signs that follow from

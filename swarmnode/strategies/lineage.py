@@ -269,6 +269,10 @@ class InLineage(InRounds, InPieces):
         Steps that a node took alone and those that all others took meanwhile do not add up: beyond
         a round or two their sum is worse than either. If the node refused that, it would be
         out for good, and worse each time. So where its own steps do harm, they are left.
+
+        What a node that has been in no mean has learnt alone may well be better than the first
+        means of the others. It would stay apart, and they wait for it. So what it refuses is what
+        is worse than the weights that all have begun with.
         """
         probe, self._keeps_learnt = self._harm_probe, True
         if probe is None:
@@ -279,7 +283,7 @@ class InLineage(InRounds, InPieces):
         if harm_at(probe, self.x, (model + learnt for model in models)) is None:
             return None
         self._keeps_learnt = False
-        return harm_at(probe, self.x, models)
+        return harm_at(probe, self.x if int(self.lineage[0]) else self.phi, models)
 
     def taking_over(self, exchange: Exchange) -> Generator[None, None, bool]:
         """Put a peer's slow weights under the steps that this node took since its own, in pieces.

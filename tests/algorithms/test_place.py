@@ -134,6 +134,17 @@ def test_what_the_public_probe_speaks_against_is_not_taken_over(phi, b, caplog):
         assert each.phi.eq(torch.tensor(phi)).all(), "without a probe it is taken"
 
 
+def test_what_one_has_learnt_alone_before_its_first_mean_keeps_it_from_none():
+    """The others made the first means without it, and it has come further meanwhile."""
+    node = started(probe=lambda x: float((x - 0.5).square().sum()))
+    node.x.fill_(0.45)
+    node.apply(answer(node, [1, 1, 1], phi=0.2))
+    assert node.x.eq(torch.tensor(0.2)).all()
+    node.x.fill_(0.45)
+    node.apply(answer(node, [2, 1, 2], phi=0.1))
+    assert node.phi.eq(torch.tensor(0.2)).all(), "since then worse weights are refused"
+
+
 def test_steps_that_would_do_harm_beside_those_of_all_others_are_left():
     """From the same place towards the same optimum, alone and with others: the sum is beyond it."""
     node = started(probe=lambda x: float((x - 0.5).square().sum()))

@@ -22,7 +22,7 @@ up: two groups of one round would be two lineages for good.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -42,7 +42,7 @@ from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip import groups, matching
-from swarmnode.protocol.gossip.round_patience import Waits, line_words
+from swarmnode.protocol.gossip.round_patience import Waits
 from swarmnode.protocol.gossip.witnesses import Doubts
 from swarmnode.protocol.session.buffers import BufferPool
 from swarmnode.protocol.trust import Seen
@@ -325,3 +325,31 @@ class Groups(Rounds):
     ) -> None:
         self._say_failure("no group mean", intent, why)
         self._come_to_nothing(intent, topic, lease, why)
+
+
+def line_words(
+    waits: Waits, members: Collection[PeerId], self_id: PeerId, needs_s: Mapping[PeerId, float]
+) -> str:
+    """Return how a round follows a thin line, as people are told; "": there is none."""
+    own_s = needs_s.get(self_id, 0.0)
+    left_out = [peer for peer in members if peer in needs_s and peer not in waits.members]
+    others_s = sorted(need_s for peer, need_s in needs_s.items() if peer != self_id)
+    usual_s = max(others_s[len(others_s) // 2] if others_s else own_s, limits.EXCHANGE_ANSWER_S_MIN)
+    if own_s > limits.EXCHANGE_PATIENCE * usual_s:
+        return (
+            f"the line of this node needs {own_s:.3g} s to send its part of a round, most others"
+            f" {others_s[len(others_s) // 2]:.2g} s: they wait for it in some rounds"
+        )
+    if waits.thin:
+        n = _count_members(len(waits.thin))
+        return f"a stage of this round may last {waits.stage_s:.3g} s, for {n} on a thin line"
+    if left_out:
+        n, share = _count_members(len(left_out)), limits.ROUND_THIN_SHARE
+        return (
+            f"{n} on a thin line waited for in at most {share:.1%} of the time, not in this round"
+        )
+    return ""
+
+
+def _count_members(n: int) -> str:
+    return "1 member" if n == 1 else f"{n} members"

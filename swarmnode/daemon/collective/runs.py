@@ -253,6 +253,9 @@ class GroupRuns:
             self._post(effect.peer).say(effect.message)
         elif isinstance(effect, events.HeldRound):
             self._held(effect.peer, effect.held_s)
+        elif isinstance(effect, events.CutApart):
+            self._patience.note_cut(effect.peer, self._now())
+            _log.info("a member says that others are gone", peer=effect.peer.short)
         elif isinstance(effect, events.AskAlive):
             if not self._is_arriving(effect.peer) and effect.peer not in self._asked:
                 self._asked.add(effect.peer)

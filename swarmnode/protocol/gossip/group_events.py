@@ -66,6 +66,7 @@ class Plan:
     witnessed: int | None = None  # the piece whose witness this member is
     is_witnessing: bool = False
     witness: tuple[bytes, ...] = ()  # by which hashes that piece may go
+    sources: tuple[PeerId, ...] = ()  # they have the whole mean; none: it is made anew
 
     @property
     def missing(self) -> set[int]:
@@ -76,6 +77,11 @@ class Plan:
     def may_witness(self) -> bool:
         """Whether the sums are here, and one of them is to be made again."""
         return self.witnessed is not None and not self.missing
+
+    def source(self, piece: int) -> PeerId:
+        """Return the member that has, or makes, the sum of a piece; it may be gone."""
+        sources = self.sources or self.contributors
+        return sources[piece % len(sources)]
 
     def stage(self, *, lacks_shares: bool, has_witnesses: bool) -> int:
         """1: shares, 2: sums, which wait for shares, 3: shares of a witness, last: the others."""
@@ -186,7 +192,11 @@ class Begin:
     def may_finish(self, view: Collection[PeerId]) -> bool:
         """Whether these members may finish without the others."""
         is_enough = not self.needs_all or set(self.members) <= set(view)
-        return is_enough and has_majority(self.electorate, view)
+        return is_enough and self.is_quorum(view)
+
+    def is_quorum(self, view: Collection[PeerId]) -> bool:
+        """Whether these are a majority of those that have a say."""
+        return has_majority(self.electorate, view)
 
 
 @dataclass(frozen=True)
@@ -416,6 +426,14 @@ class HeldRound:
 
 
 @dataclass(frozen=True)
+class CutApart:
+    """A member says that others are gone, and nothing comes of the run by that, or none can."""
+
+    gid: bytes
+    peer: PeerId
+
+
+@dataclass(frozen=True)
 class Commit:
     """The mean over ``contributors`` counts: hand it to the worker.
 
@@ -472,6 +490,7 @@ Effect = (
     | Witness
     | Assemble
     | HeldRound
+    | CutApart
     | Commit
     | Abort
 )

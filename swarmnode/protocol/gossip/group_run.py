@@ -11,6 +11,7 @@ from swarmnode.protocol.gossip.group_events import (
     Assemble,
     Begin,
     Commit,
+    CutApart,
     Effect,
     HeldRound,
     KeepShare,
@@ -29,7 +30,7 @@ from swarmnode.protocol.gossip.group_events import (
     plan_id,
 )
 from swarmnode.protocol.gossip.groups import weights_of
-from swarmnode.protocol.gossip.round_patience import Roll, StageTimes
+from swarmnode.protocol.gossip.round_patience import Roll, StageTimes, Words
 from swarmnode.protocol.gossip.witnesses import differing, dissenters, kept_mean, witnessed_by
 from swarmnode.wire.exchange import group as wire
 
@@ -45,7 +46,7 @@ class Run:
         self.phase = Phase.ENLIST
         self.outcome: Commit | Abort | None = None
         self.view: tuple[PeerId, ...] = tuple(sorted({*begin.members, self_id}))
-        self.roll = Roll(begin, self_id, now)
+        self.roll, self.words = Roll(begin, self_id, now), Words(begin)
         self._gone: set[PeerId] = set()
         self.times = StageTimes(now)
         self._since, self._resend_at = now, now + limits.GROUP_RESEND_S  # of the phase, of words
@@ -53,15 +54,13 @@ class Run:
         self._flushes: dict[PeerId, tuple[PeerId, ...]] = {}
         self.adopted: set[tuple[PeerId, ...]] = set()  # views; each is smaller than the last
         self._plan: Plan | None = None
-        self._sources: tuple[PeerId, ...] = ()  # they have the whole mean; none: it is made anew
         self._asked: set[tuple[PeerId, int]] = set()  # shares; others are not taken
         self._shares: set[tuple[PeerId, int]] = set()
         self._agreed = dict(zip(begin.members, begin.weights, strict=bool(begin.weights)))
         self._is_loaded, self._weights = False, {self_id: begin.weight}
         self._wants: dict[PeerId, wire.Want] = {}
         self._prepared: dict[PeerId, wire.Prepared] = {}
-        self._shares_sent: set[tuple[PeerId, bytes, int]] = set()
-        self._sums_sent: set[tuple[PeerId, bytes, int]] = set()
+        self._sent: set[SendShare | SendSum] = set()
         self._tell(self.view, self._enlist_message(wants_answer=True))
         self._close_roll_if_complete(now)
 
@@ -103,7 +102,7 @@ class Run:
         if isinstance(message, wire.Share):
             share = (peer, message.piece)
             return share in self._asked and share not in self._shares
-        return message.piece in plan.missing and peer == self._source(plan, message.piece)
+        return message.piece in plan.missing and peer == plan.source(message.piece)
 
     def lose(self, peer: PeerId, now: float) -> None:
         """Go on without a member that is dead, unreachable or unwilling."""
@@ -162,6 +161,7 @@ class Run:
         if self._resend_at <= now:
             self._resend_at = now + limits.GROUP_RESEND_S
             self._resend()
+            self._agree_if_possible(now)
         if self._phase_ends_at <= now:
             self._lose_patience(now)
 
@@ -197,9 +197,9 @@ class Run:
 
     def _charge(self, peers: Collection[PeerId], now: float) -> None:
         """Charge them for the wait, which is one wait whatever their number: each its part."""
-        if self.phase is Phase.ENLIST and not self.roll.has_called:
-            return  # none is called: honest members come out of phase
         held_s = self._waited_s(now) / max(1, len(peers))
+        if self.phase is Phase.ENLIST:  # where none is called, honest members come out of phase
+            peers = set(peers) - self.roll.behind if self.roll.has_called else ()
         self.effects += (HeldRound(self.gid, peer, held_s) for peer in sorted(peers))
 
     @property
@@ -216,7 +216,7 @@ class Run:
             return {peer for peer in self.view if not self._is_prepared(peer)}
         if lacking := self._lacking_shares(is_own_only=True):
             return {peer for peer, _ in lacking}
-        makers = {self._source(plan, piece) for piece in plan.missing}
+        makers = {plan.source(piece) for piece in plan.missing}
         return (makers or {peer for peer, _ in self._lacking_shares()}) - {self.self_id}
 
     @property
@@ -268,13 +268,19 @@ class Run:
         if self.self_id not in theirs or (prepared and not self.adopted):
             self.lose(peer, now)  # it goes on without us, or speaks of a life of ours before
             return
+        if not self.begin.is_quorum(theirs):  # no honest member tells such a view
+            self.effects.append(CutApart(self.gid, peer))
+            self.lose(peer, now)
+            return
         check_flush(peer, theirs, prepared, self.adopted)
         common, missing = set(self.view) & theirs, self.waits_for
         is_late = 2 * self._waited_s(now) >= self._phase_ends_at - now  # by other clocks
         silent = missing - theirs if is_late else set()
+        self.words.note(peer, theirs, prepared)
         is_open, left_out = self.phase is Phase.ENLIST, set(self.view) - common
-        if self.roll.keeps(left_out - silent, peer, is_open=is_open):
-            return  # another may say so as well, or this one is waited for, and pays
+        if self.words.keeps(left_out - silent, peer, self.roll.came, is_open=is_open):
+            self._agree_if_possible(now)
+            return
         is_only_maker = self.begin.calls and is_late and missing == {peer}  # it may name any other
         if is_open or left_out:  # one loses patience first, and all have waited
             self._charge({*left_out, peer} if is_only_maker else silent, now)
@@ -284,8 +290,15 @@ class Run:
         if message.wants_answer:
             self._send(peer, self._flush_message())
         self._flushes[peer] = prepared
-        if self.phase is Phase.FLUSH and not self.waits_for:
+        self._agree_if_possible(now)
+
+    def _agree_if_possible(self, now: float) -> None:
+        """Agree when all have told this view; none waits for those that never will."""
+        missing = self.waits_for
+        if self.phase is Phase.FLUSH and not missing:
             self._agree(now)
+        elif all(self.words.never_agrees(peer, self.view) for peer in missing):
+            self.go_on_without(missing, now)
 
     def _adopt(self, view: Iterable[PeerId], now: float) -> None:
         """Take a smaller view, freeze, and tell all members in it."""
@@ -293,7 +306,7 @@ class Run:
         self.view = tuple(sorted(view))
         self._tell(sorted(left_out), wire.Leave(self.gid, "left out of the view"))
         if not self.begin.may_finish(self.view):
-            self.effects += self.roll.paid_for_words
+            self.effects += self.words.paid
             self.give_up("too few are left")
             return
         if not self.adopted:
@@ -303,10 +316,9 @@ class Run:
         plan = self._plan
         prepared = plan.contributors if plan is not None and plan.is_prepared else ()
         self._flush = wire.Flush(self.gid, self.view, prepared)
-        self._flushes = {self.self_id: prepared}
+        self._flushes = {**self.words.agreed(self.view), self.self_id: prepared}
         self._tell(self.view, self._flush)
-        if len(self.view) == 1:
-            self._agree(now)
+        self._agree_if_possible(now)
 
     def _flush_message(self, *, wants_answer: bool = False) -> wire.Flush:
         # As when the view was adopted: it binds until all have agreed.
@@ -322,7 +334,6 @@ class Run:
         """
         self.phase, self._since = Phase.RUN, now
         kept = kept_mean([self._flushes[peer] for peer in self.view])
-        self._sources = tuple(peer for peer in self.view if kept and self._flushes[peer] == kept)
         contributors = kept or self.view
         if len(contributors) < 2:
             self.give_up("no other member is left")
@@ -333,7 +344,10 @@ class Run:
             used = Plan(contributors, plan, n_pieces, set(), set())
             if self.begin.has_witnesses and self.begin.is_witness:
                 used.witnessed = witnessed_by(self.self_id, plan, contributors, n_pieces)
-            self._use(used, now)
+            self._plan, self.times = used, StageTimes(now)
+            self._asked, self._shares = set(), set()  # what came was cut in another way
+            self.effects.append(UsePlan(self.gid, plan, n_pieces, contributors))
+        used.sources = tuple(peer for peer in self.view if kept and self._flushes[peer] == kept)
         if used.is_prepared:
             self._send_prepared(self.view)
         self._ask()
@@ -344,22 +358,10 @@ class Run:
             self._serve(peer)
         self._advance(now)
 
-    def _use(self, plan: Plan, now: float) -> None:
-        """Begin with another mean. What came for the last one was cut in another way."""
-        self._plan = plan
-        self.times = StageTimes(now)
-        self._asked, self._shares = set(), set()
-        self.effects.append(UsePlan(self.gid, plan.plan, plan.n_pieces, plan.contributors))
-
-    def _source(self, plan: Plan, piece: int) -> PeerId:
-        """Return the member that has, or makes, the sum of a piece; it may be gone."""
-        sources = self._sources or plan.contributors
-        return sources[piece % len(sources)]
-
     def _lacking_shares(self, *, is_own_only: bool = False) -> set[tuple[PeerId, int]]:
         """Return (contributor, piece) of what is missing for the sums that are made here."""
         plan = self._plan
-        if plan is None or self._sources:
+        if plan is None or plan.sources:
             return set()
         pieces = {p for p in range(plan.n_pieces) if plan.contributors[p] == self.self_id}
         # As a witness it asks when the sum is here: its maker did not know that it is made again.
@@ -380,7 +382,7 @@ class Run:
         self._asked |= lacking
         for peer in self.view:
             shares = tuple(sorted(piece for owner, piece in lacking if owner == peer))
-            sums = tuple(sorted(piece for piece in missing if self._source(plan, piece) == peer))
+            sums = tuple(sorted(piece for piece in missing if plan.source(piece) == peer))
             if peer != self.self_id and (shares or sums):
                 self._send(peer, wire.Want(self.gid, plan.plan, shares, sums))
 
@@ -389,17 +391,15 @@ class Run:
         want, plan = self._wants.get(peer), self._plan
         if want is None or plan is None or plan.plan != want.plan or peer not in self.view:
             return
-        for piece in want.shares if self._is_loaded else ():
-            sent = (peer, plan.plan, piece)
-            if piece < plan.n_pieces and sent not in self._shares_sent:
-                self._shares_sent.add(sent)
-                weight = self._weights[self.self_id]
-                self.effects.append(SendShare(self.gid, peer, plan.plan, piece, weight))
-        for piece in want.sums:
-            sent = (peer, plan.plan, piece)
-            if piece in plan.held and sent not in self._sums_sent:
-                self._sums_sent.add(sent)
-                self.effects.append(SendSum(self.gid, peer, plan.plan, piece))
+        gid, weight, shares = self.gid, self._weights[self.self_id], want.shares
+        due: list[SendShare | SendSum] = [
+            SendShare(gid, peer, plan.plan, piece, weight)
+            for piece in (shares if self._is_loaded else ())
+            if piece < plan.n_pieces
+        ]
+        due += (SendSum(gid, peer, plan.plan, piece) for piece in want.sums if piece in plan.held)
+        self.effects += (effect for effect in dict.fromkeys(due) if effect not in self._sent)
+        self._sent.update(due)
 
     def _take(self, peer: PeerId, message: wire.Share | wire.Sum, now: float) -> None:
         plan, piece = self._plan, message.piece
@@ -422,12 +422,12 @@ class Run:
         plan = self._plan
         if plan is None or self.phase is not Phase.RUN:
             return
-        if not self._sources and self._is_loaded:
+        if not plan.sources and self._is_loaded:
             self._reduce_what_is_complete(plan)
         if len(plan.held) == plan.n_pieces and not plan.is_assembling:
             plan.is_assembling = True
             self.effects.append(Assemble(self.gid, plan.plan))
-        has_witnessed = plan.witnessed is None or plan.witness or self._sources
+        has_witnessed = plan.witnessed is None or plan.witness or plan.sources
         if plan.result and has_witnessed and not plan.is_prepared:
             plan.is_prepared = True
             self._send_prepared(self.view)

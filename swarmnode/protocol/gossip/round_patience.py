@@ -15,10 +15,14 @@ is left out stays in the electorate, so no two parts of a swarm have a majority,
 only where the others have one. At most a quarter are left out at a time, those that owe most: on a
 busy machine all are late now and then, and a mean over half of a swarm is half of one.
 
-A member that says that others are gone is believed; if too few are left then for a mean, it pays
-for that as for a wait. For a while it is doubted: on its word no roll is closed before those have
-come who may, and no member is left out that is there. So one that cuts the others off from each
-other costs them an attempt now and then.
+A member that says that others are gone is believed, as it has waited for them, and all may find
+the same. A liar says it of another one to each, which all of them tell on, until too few are left
+for a mean. Then the first whose word one has followed pays as for a wait: what others said later
+may be what it told them. For a while it is doubted: on its word no roll is closed before those have
+come who may, and no member is left out that is there. As views only shrink it will never agree with
+the others, so they go on without it, and wait no more. So one that sets the others against each
+other costs them an attempt now and then. A view without a majority no honest member tells, as it
+gives the run up; who tells one is gone at once.
 
 A member whose worker is slow still says that it is there. One that does not is *silent*, and left
 out before all others until it is heard, or for PARTNER_SLOW_S: a laptop that is closed costs one
@@ -49,7 +53,7 @@ from dataclasses import dataclass, field, replace
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.conduct import ConductTable
-from swarmnode.protocol.gossip.group_events import Begin, HeldRound, has_majority
+from swarmnode.protocol.gossip.group_events import Begin, CutApart, HeldRound, has_majority
 from swarmnode.protocol.gossip.patience import Usual, answer_s, first_s
 
 # Below this part of the patience a member that is the last one pays nothing: one of them always is,
@@ -135,6 +139,7 @@ class Roll:
 
     Attributes:
         came: the members that have, this one among them.
+        behind: those that have not, and for which it is held.
     """
 
     def __init__(self, begin: Begin, self_id: PeerId, now: float) -> None:
@@ -142,14 +147,13 @@ class Roll:
         self._begin = begin
         self._opened_at = self._last_at = now
         self._quorum_at: float | None = None  # when a majority of the electorate had come
-        self._behind = set(begin.behind)  # those of them that have not come
+        self.behind = set(begin.behind)
         self._behind_s = begin.behind_s
-        self._believed: set[PeerId] = set()  # members that said that others are gone
 
     def add(self, peer: PeerId, now: float) -> None:
         """A member has come."""
         self.came.add(peer)
-        self._behind.discard(peer)
+        self.behind.discard(peer)
         self._last_at = now
         if self._quorum_at is None and has_majority(self._begin.electorate, self.came):
             self._quorum_at = now
@@ -157,32 +161,13 @@ class Roll:
     def hold(self, peer: PeerId, behind_s: float) -> None:
         """A member that has not come showed that it is behind: this is open so long for it."""
         if peer not in self.came:
-            self._behind.add(peer)
+            self.behind.add(peer)
             self._behind_s = max(self._behind_s, behind_s)
 
     def remove(self, peer: PeerId) -> None:
         """A member is gone."""
         self.came.discard(peer)
-        self._behind.discard(peer)
-
-    def keeps(self, left_out: set[PeerId], word_of: PeerId, *, is_open: bool) -> bool:
-        """Whether members stay in the view although another one says that they are gone.
-
-        While the roll ``is_open`` they may still come: it is not closed on the word of one that is
-        doubted, nor is one that has come left out on it.
-        """
-        doubted = self._begin.doubted
-        away = set() if is_open else left_out - self.came
-        is_kept = word_of in doubted and bool(left_out - doubted - away)
-        if left_out and not is_kept:
-            self._believed.add(word_of)
-        return is_kept
-
-    @property
-    def paid_for_words(self) -> Iterator[HeldRound]:
-        """What those pay who said that others are gone, if nothing comes of the run."""
-        peers = sorted(self._believed)
-        return (HeldRound(self._begin.gid, peer, limits.GROUP_CUT_S) for peer in peers)
+        self.behind.discard(peer)
 
     def is_complete(self, members: Iterable[PeerId]) -> bool:
         """Whether all of these have come."""
@@ -211,13 +196,55 @@ class Roll:
     def closes_at(self) -> float:
         """When it is closed without those who are missing."""
         begin = self._begin
-        is_held = bool(self._behind)
+        is_held = bool(self.behind)
         closes_at = self._opened_at + max(begin.enlist_s, self._behind_s * is_held)
         if not begin.quorum_s:
             return closes_at
         if self._quorum_at is None:  # waiting costs nothing, and alone nothing comes of it
             return max(closes_at, self._opened_at + begin.quorum_s)
         return max(closes_at, self._quorum_at + begin.enlist_s / 2)
+
+
+class Words:
+    """What members of one run say of each other, in FLUSH; bounded by its members."""
+
+    def __init__(self, begin: Begin) -> None:
+        self._begin = begin
+        self._told: dict[PeerId, tuple[frozenset[PeerId], tuple[PeerId, ...]]] = {}
+        self._believed: PeerId | None = None  # the first whose word has left out others
+
+    def note(self, peer: PeerId, view: Collection[PeerId], prepared: tuple[PeerId, ...]) -> None:
+        """A member has told its view, and which mean it holds."""
+        self._told[peer] = frozenset(view), prepared
+
+    def agreed(self, view: Collection[PeerId]) -> dict[PeerId, tuple[PeerId, ...]]:
+        """Return those that have told this very view, and which mean they hold."""
+        told, same = self._told, frozenset(view)
+        return {peer: told[peer][1] for peer in view if peer in told and told[peer][0] == same}
+
+    def never_agrees(self, peer: PeerId, view: Collection[PeerId]) -> bool:
+        """Whether a member has told a view without some of this one."""
+        return peer in self._told and not self._told[peer][0] >= set(view)
+
+    def keeps(
+        self, left_out: set[PeerId], word_of: PeerId, came: set[PeerId], *, is_open: bool
+    ) -> bool:
+        """Whether members stay in the view although another one says that they are gone.
+
+        ``came``: those that are there; while the roll ``is_open`` the others may still come.
+        """
+        doubted = self._begin.doubted
+        away = set() if is_open else left_out - came
+        is_kept = word_of in doubted and bool(left_out - doubted - away)
+        if left_out and not is_kept and self._believed is None:
+            self._believed = word_of
+        return is_kept
+
+    @property
+    def paid(self) -> Iterator[CutApart]:
+        """What the first pays for whose word has left out others, if nothing comes of the run."""
+        if self._believed is not None:
+            yield CutApart(self._begin.gid, self._believed)
 
 
 @dataclass(frozen=True)
@@ -406,6 +433,15 @@ class RoundPatience:
         """A run waited for this member alone for so long."""
         self.conduct.note_held(peer, held_s, now, is_stall=False)
 
+    def note_cut(self, peer: PeerId, now: float) -> None:
+        """A member said that so many are gone that nothing could come of a run.
+
+        So it is behind at the next one; none is held for it.
+        """
+        self.note_held(peer, limits.GROUP_CUT_S, now)
+        until = now + limits.PARTNER_SLOW_S
+        self._vain_until[peer] = max(until, self._vain_until.get(peer, until))
+
     def answer_s(self, peer: PeerId) -> float:
         """Return how long a member may take to say that it is there."""
         return answer_s(self._answers, self.conduct, peer, limits.GROUP_FLUSH_S)
@@ -452,31 +488,3 @@ class RoundPatience:
     def _turn(self, peer: PeerId, now: float) -> tuple[bool, float, PeerId]:
         """Of members to be left out the silent ones are first, then those that owe most."""
         return not self.conduct.is_silent(peer, now), self.conduct.budget_s(peer, now), peer
-
-
-def line_words(
-    waits: Waits, members: Collection[PeerId], self_id: PeerId, needs_s: Mapping[PeerId, float]
-) -> str:
-    """Return how a round follows a thin line, as people are told; "": there is none."""
-    own_s = needs_s.get(self_id, 0.0)
-    left_out = [peer for peer in members if peer in needs_s and peer not in waits.members]
-    others_s = sorted(need_s for peer, need_s in needs_s.items() if peer != self_id)
-    usual_s = max(others_s[len(others_s) // 2] if others_s else own_s, limits.EXCHANGE_ANSWER_S_MIN)
-    if own_s > limits.EXCHANGE_PATIENCE * usual_s:
-        return (
-            f"the line of this node needs {own_s:.3g} s to send its part of a round, most others"
-            f" {others_s[len(others_s) // 2]:.2g} s: they wait for it in some rounds"
-        )
-    if waits.thin:
-        n = _count_members(len(waits.thin))
-        return f"a stage of this round may last {waits.stage_s:.3g} s, for {n} on a thin line"
-    if left_out:
-        n, share = _count_members(len(left_out)), limits.ROUND_THIN_SHARE
-        return (
-            f"{n} on a thin line waited for in at most {share:.1%} of the time, not in this round"
-        )
-    return ""
-
-
-def _count_members(n: int) -> str:
-    return "1 member" if n == 1 else f"{n} members"

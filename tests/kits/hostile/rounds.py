@@ -59,14 +59,11 @@ class ChangedRuns(GroupRuns):
             super()._carry_out(each)
 
 
-class StallingRuns(ChangedRuns):
-    """In place of :class:`GroupRuns`; a subclass has its ``stall``.
+class LateRuns(ChangedRuns):
+    """... from its fourth mean on, as one that comes to a swarm that runs.
 
-    It behaves until it has been in HONEST_RUNS means, as one that comes to a swarm that runs: the
-    very first round of all waits for as long as a slow step may take.
+    The very first round of all waits for as long as a slow step may take.
     """
-
-    stall: RoundStall
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -74,8 +71,22 @@ class StallingRuns(ChangedRuns):
 
     def instead_of(self, effect: events.Effect) -> Iterator[events.Effect]:
         self._commits += isinstance(effect, events.Commit)
-        if self._commits < HONEST_RUNS or not is_withheld(effect, self.stall):
+        behaves = self._commits < HONEST_RUNS
+        yield from (effect,) if behaves else super().instead_of(effect)
+
+
+class SilentRuns(ChangedRuns):
+    """In place of :class:`GroupRuns`; a subclass has its ``stall``."""
+
+    stall: RoundStall
+
+    def instead_of(self, effect: events.Effect) -> Iterator[events.Effect]:
+        if not is_withheld(effect, self.stall):
             yield effect
+
+
+class StallingRuns(LateRuns, SilentRuns):
+    """... from its fourth mean on."""
 
 
 class ClaimingRuns(GroupRuns):
@@ -127,8 +138,8 @@ class CuttingRuns(ChangedRuns):
         yield events.Send(peer, wire.Flush(gid, view, ()))
 
 
-class CuttingOneRuns(CuttingRuns):
-    """... another one is gone for each that it tells."""
+class CuttingOneRuns(LateRuns, CuttingRuns):
+    """... another one is gone for each that it tells, from its fourth mean on."""
 
     def left(self, told: PeerId, members: Collection[PeerId]) -> Iterable[PeerId]:
         ordered = sorted({*members, told})

@@ -28,16 +28,17 @@ GROUPS = Setting("streaming", (("every", 48),), steps=3000)
 GATHERINGS = Setting("sparse", (("every", 250),), steps=2500)
 LIES = ("sign-flip", "scaled", "huge", "stale", "shuffled-text")
 STALLS = ("unanswered", "accepted", "offered", "trickled", "ready", "pending", "unready")
+CUTS = ("round-cuts", "round-cuts-late", "round-cuts-one")
 OF_ALL = ("boasts", "addresses")
 CASES: dict[Setting, tuple[str, ...]] = {
     PAIRS: (*LIES, *(f"pair-{stall}" for stall in STALLS), *OF_ALL),
     GROUPS: (
         *LIES,
         *(f"round-{stall}" for stall in ("enlist", "flush", "share", "sum", "prepared")),
-        "round-cuts",
+        *CUTS,
         *OF_ALL,
     ),
-    GATHERINGS: ("round-flush", "round-share", "withheld", "huge"),
+    GATHERINGS: ("round-flush", "round-share", "withheld", "huge", "round-cuts", "round-cuts-one"),
 }
 COMMITS_SHARE = 0.8
 LOSS_RATIO = 1.03

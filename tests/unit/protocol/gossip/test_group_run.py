@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,15 +14,18 @@ from swarmnode.protocol.gossip.group import GroupCore
 from swarmnode.protocol.gossip.group_events import (
     Abort,
     Begin,
+    CutApart,
     Effect,
     HeldRound,
+    Loaded,
     PeerSilent,
     Received,
     Send,
     TakePayload,
+    UsePlan,
 )
 from swarmnode.protocol.gossip.round_patience import RoundPatience
-from swarmnode.wire.exchange.group import Enlist, Flush
+from swarmnode.wire.exchange.group import Enlist, Flush, Share
 
 SELF, OTHER, THIRD, LEFT_OUT, STALLER = (PeerId(bytes([n]) * 32) for n in range(1, 6))
 ALL = (SELF, OTHER, THIRD, LEFT_OUT, STALLER)
@@ -69,19 +74,111 @@ def test_a_roll_stays_open_for_one_that_has_not_come_if_who_would_close_it_is_do
 
 
 @pytest.mark.parametrize("came", [(), ALL[1:]], ids=["at once", "in the flush"])
-def test_who_says_that_nearly_all_are_gone_pays_if_nothing_comes_of_it(
-    came: tuple[PeerId, ...],
-) -> None:
+def test_who_says_that_nearly_all_are_gone_is_gone_itself(came: tuple[PeerId, ...]) -> None:
     core = GroupCore(SELF)
     core.handle(Begin(GID, ALL, 5, 1.0, 5.0, 70.0, electorate=ALL, lineage=1), 0.0)
     for peer in came:
         core.handle(Received(peer, Enlist(GID, False, 1)), 0.1)
     core.handle(Received(STALLER, Flush(GID, (bytes(SELF), bytes(STALLER)), ())), 0.2)
-    told = core.poll_effects()
-    assert [each for each in told if isinstance(each, HeldRound)] == [
-        HeldRound(GID, STALLER, limits.GROUP_CUT_S)
+    cut = [each for each in core.poll_effects() if isinstance(each, CutApart | Abort)]
+    assert cut == [CutApart(GID, STALLER)]
+    rest = tuple(peer for peer in ALL if peer != STALLER)
+    agree(core, rest, 0.3)
+    assert [each.contributors for each in core.poll_effects() if isinstance(each, UsePlan)] == [
+        rest
     ]
+
+
+def means_of(told: list[Effect]) -> list[tuple[PeerId, ...]]:
+    """Return over whom means are made."""
+    return [effect.contributors for effect in told if isinstance(effect, UsePlan)]
+
+
+def agree(core: GroupCore, view: tuple[PeerId, ...], now: float) -> None:
+    """Let all others of a view come, and tell it."""
+    for peer in view[1:]:
+        core.handle(Received(peer, Enlist(GID, False, 1)), now)
+    for peer in view[1:]:
+        core.handle(Received(peer, Flush(GID, tuple(map(bytes, view)), ())), now)
+
+
+def without(*left_out: PeerId) -> tuple[PeerId, ...]:
+    return tuple(peer for peer in ALL if peer not in left_out)
+
+
+def tell(core: GroupCore, teller: PeerId, *left_out: PeerId, now: float = 0.2) -> None:
+    """Let a member tell a view without some."""
+    core.handle(Received(teller, Flush(GID, tuple(map(bytes, without(*left_out))), ())), now)
+
+
+def begun(**changes: Any) -> GroupCore:
+    """Return a core at which all have come."""
+    core = GroupCore(SELF)
+    core.handle(Begin(GID, ALL, 5, 1.0, 5.0, 70.0, electorate=ALL, **changes), 0.0)
+    for peer in ALL[1:]:
+        core.handle(Received(peer, Enlist(GID, False)), 0.1)
+    return core
+
+
+def test_only_the_first_pays_whose_word_has_left_out_others_if_nothing_comes_of_it() -> None:
+    core = begun()
+    tell(core, STALLER, LEFT_OUT)
+    tell(core, THIRD, LEFT_OUT, OTHER)  # as others have told it since
+    tell(core, STALLER, LEFT_OUT, THIRD)
+    told = core.poll_effects()
+    assert [each for each in told if isinstance(each, CutApart)] == [CutApart(GID, STALLER)]
     assert [each.why for each in told if isinstance(each, Abort)] == ["too few are left"]
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["at once", "last"])
+def test_a_doubted_member_that_never_agrees_is_waited_for_by_none(is_late: bool) -> None:
+    core = begun(doubted=frozenset({STALLER}))
+    if not is_late:
+        tell(core, STALLER, LEFT_OUT)
+    for peer in (OTHER, THIRD, LEFT_OUT):
+        tell(core, peer)
+    if is_late:
+        tell(core, STALLER, LEFT_OUT)
+    rest = without(STALLER)
+    agree(core, rest, 0.3)
+    told = core.poll_effects()
+    assert means_of(told) == [rest]
+    assert not any(isinstance(each, HeldRound | CutApart) for each in told), "none has waited"
+
+
+def test_a_doubted_member_that_leaves_a_mean_that_is_made_is_not_waited_for_either() -> None:
+    core = begun(doubted=frozenset({STALLER}))
+    for peer in ALL[1:]:
+        tell(core, peer)
+    core.handle(Loaded(GID), 0.2)
+    plan = next(each.plan for each in core.poll_effects() if isinstance(each, UsePlan))
+    for peer in (OTHER, THIRD, LEFT_OUT):
+        core.handle(Received(peer, Share(GID, 0, 1.0, plan)), 0.3)
+    tell(core, STALLER, LEFT_OUT, now=0.4)
+    rest = without(STALLER)
+    agree(core, rest, 0.5)
+    assert [each.contributors for each in core.poll_effects() if isinstance(each, UsePlan)] == [
+        rest
+    ]
+
+
+def test_what_a_member_told_before_counts_when_this_one_comes_to_the_same() -> None:
+    core = begun(doubted=frozenset({STALLER}))
+    tell(core, STALLER, LEFT_OUT)
+    tell(core, OTHER, LEFT_OUT)
+    tell(core, THIRD, LEFT_OUT)
+    assert means_of(core.poll_effects()) == [without(LEFT_OUT)]
+
+
+def test_a_member_for_which_a_roll_was_held_pays_for_no_wait() -> None:
+    for behind, charged in ((frozenset(), {LEFT_OUT, STALLER}), ({STALLER}, {LEFT_OUT})):
+        core = GroupCore(SELF)
+        begin = Begin(GID, ALL, 5, 1.0, 5.0, 70.0, electorate=ALL, lineage=1)
+        core.handle(replace(begin, behind=frozenset(behind), behind_s=6.0), 0.0)
+        for peer in FEWEST[1:]:
+            core.handle(Received(peer, Enlist(GID, False, 1)), 0.1)
+        _, told = deadlines_until(core, lambda effect: isinstance(effect, HeldRound))
+        assert {each.peer for each in told if isinstance(each, HeldRound)} == charged
 
 
 @pytest.mark.parametrize(
@@ -110,12 +207,12 @@ def test_none_pays_for_a_word_that_leaves_enough_of_them() -> None:
         core.handle(Received(peer, Enlist(GID, False, 1)), 0.1)
     core.handle(Received(OTHER, Flush(GID, tuple(map(bytes, FEWEST)), ())), 0.2)
     told = core.poll_effects()
-    assert not any(isinstance(each, HeldRound | Abort) for each in told)
+    assert not any(isinstance(each, HeldRound | CutApart | Abort) for each in told)
 
 
 def test_after_one_such_word_its_author_is_doubted_for_half_a_minute_and_not_left_out() -> None:
     patience = RoundPatience()
-    patience.note_held(STALLER, limits.GROUP_CUT_S, 0.0)
+    patience.note_cut(STALLER, 0.0)
     assert patience.doubted(ALL, 29.0) == {STALLER}
     assert patience.doubted(ALL, 31.0) == frozenset()
     assert patience.waited_for(ALL, SELF, 0.0) == ALL

@@ -191,6 +191,15 @@ def test_one_for_which_a_roll_was_held_in_vain_holds_no_other_for_a_while() -> N
             patience.note_roll(found, PEERS[:4], BEHIND_S, GRACE_S, now + BEHIND_S)
 
 
+def test_no_roll_is_held_for_one_that_has_set_the_others_apart_of_late() -> None:
+    """It is behind as none went on with it."""
+    patience = RoundPatience()
+    patience.note_cut(LATE, 0.0)
+    for now, behind in ((1.0, set()), (limits.PARTNER_SLOW_S + 1.0, {LATE})):
+        patience.note_behind(LATE, now)
+        assert held(patience, now).behind == behind
+
+
 @pytest.mark.parametrize(("waited_s", "rolls"), [(2.0, 20), (25.0, 2), (0.0, 80)])
 def test_one_that_never_comes_holds_rolls_for_as_long_as_it_takes_to_come(
     waited_s: float, rolls: int

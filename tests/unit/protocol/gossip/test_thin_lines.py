@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from swarmnode import limits
+from swarmnode.daemon.collective.groups import line_words
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group import GroupCore
 from swarmnode.protocol.gossip.group_events import Arriving, Begin, Effect, Received, Send
-from swarmnode.protocol.gossip.round_patience import RoundPatience, Waits, line_words
+from swarmnode.protocol.gossip.round_patience import RoundPatience, Waits
 from swarmnode.wire.exchange.group import Enlist, Flush
 
 SELF, FAST, OTHER, THIN, LAST = PEERS = tuple(PeerId(bytes([n]) * 32) for n in range(1, 6))
