@@ -49,6 +49,7 @@ _PLAIN_RECIPE = (
     "--schedule=constant",
     "--set=recipe.warmup_tokens=0",
     "--set=recipe.clip_norm=0.0",
+    "--set=recipe.ema_share=0.0",
 )
 _OTHER_TEXT = b"Some text that no node of this swarm has. " * 100
 _STEP_S_MAX = 1.0  # on the slowest machine

@@ -12,5 +12,5 @@ def test_two_exchange_and_then_all_reduce() -> None:
         assert 0 < result[name] < 60
     assert result["bytes_sent"] == 40_000 * 8.25 / 8
     assert result["rel_error"] < 0.01  # as Q8B64 rounds it once
-    assert set(result["phases"]) == {"encode_s", "decode_s", "rest_s"}
+    assert set(result["phases"]) == {"encode_s", "requantize_s", "decode_s", "rest_s"}
     assert "gloo, float32" in format_exchange_bench(result)
