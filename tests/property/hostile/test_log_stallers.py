@@ -32,7 +32,9 @@ async def _rounds_closed(attack: str) -> int:
 
 
 @functools.cache
-def rounds_closed(attack: str) -> int:
+def rounds_closed(attack: str, turn: int = 0) -> int:
+    """Return that of one ``turn``: which task is the first of two follows from no seed."""
+    del turn
     clock = trio.testing.MockClock(autojump_threshold=0)
     return trio.run(_rounds_closed, attack, clock=clock)
 
@@ -48,6 +50,8 @@ def test_four_fifths_of_the_rounds_are_left(attack: str) -> None:
     assert rounds_closed(attack) >= 0.8 * rounds_closed("none")
 
 
-def test_a_third_is_left_where_only_who_makes_a_round_knows_who_is_silent() -> None:
-    """Four fifths are not reached: the others cannot tell whether it is the maker that lies."""
-    assert rounds_closed("round-share") >= 0.3 * rounds_closed("none")
+@pytest.mark.parametrize("attack", ["round-share", "round-cuts-one"])
+def test_two_fifths_are_left_where_none_but_the_maker_can_know_who_lies(attack: str) -> None:
+    """Four fifths are not reached. The middle one of three, as they differ by half."""
+    turns = sorted(rounds_closed(attack, turn) for turn in range(3))
+    assert turns[1] >= 0.4 * rounds_closed("none")
