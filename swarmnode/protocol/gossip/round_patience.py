@@ -440,6 +440,7 @@ class RoundPatience:
         """
         self.note_held(peer, limits.GROUP_CUT_S, now)
         until = now + limits.PARTNER_SLOW_S
+        self._vain_until = {each: at for each, at in self._vain_until.items() if at > now}
         self._vain_until[peer] = max(until, self._vain_until.get(peer, until))
 
     def answer_s(self, peer: PeerId) -> float:
