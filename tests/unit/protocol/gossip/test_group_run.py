@@ -87,11 +87,8 @@ def test_who_says_that_nearly_all_are_gone_is_gone_itself(came: tuple[PeerId, ..
     core.handle(Received(STALLER, Flush(GID, (bytes(SELF), bytes(STALLER)), ())), 0.2)
     cut = [each for each in core.poll_effects() if isinstance(each, CutApart | Abort)]
     assert cut == [CutApart(GID, STALLER)]
-    rest = tuple(peer for peer in ALL if peer != STALLER)
-    agree(core, rest, 0.3)
-    assert [each.contributors for each in core.poll_effects() if isinstance(each, UsePlan)] == [
-        rest
-    ]
+    agree(core, without(STALLER), 0.3)
+    assert means_of(core.poll_effects()) == [without(STALLER)]
 
 
 def means_of(told: list[Effect]) -> list[tuple[PeerId, ...]]:
