@@ -427,6 +427,7 @@ def test_presets_are_listed() -> None:
 
 @pytest.mark.parametrize("name", installed_strategies())
 def test_tables_of_strategies_are_those_of_the_code(name: str) -> None:
+    from swarmnode.strategies.one_byte import BOUNDED
     from swarmnode.strategies.registry import find_strategy
 
     text = text_of(ROOT / "docs" / "strategies.md")
@@ -435,7 +436,9 @@ def test_tables_of_strategies_are_those_of_the_code(name: str) -> None:
         key: cells[0].strip("`") for key, cells in table_after(text, f"of `{name}`:\n").items()
     }
     fields = msgspec.structs.fields(find_strategy(name).Config)
-    assert shown == {field.name: json.dumps(field.default).strip('"') for field in fields}
+    created = BOUNDED if name == "one-byte" else {}  # what a manifest does not say is of before
+    defaults = {field.name: created.get(field.name, field.default) for field in fields}
+    assert shown == {key: json.dumps(value).strip('"') for key, value in defaults.items()}
 
 
 def test_tasks_are_listed_with_their_pace() -> None:

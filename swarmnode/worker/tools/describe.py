@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from swarmnode.errors import StorageError
 from swarmnode.strategies.fit import check_fit, codecs_sent, members_max, read_topology
+from swarmnode.strategies.one_byte import BOUNDED, OneByte
 from swarmnode.strategies.registry import build_strategy, check_strategy
 from swarmnode.strategies.streaming import OWN_DATA, Streaming
 from swarmnode.tasks.base import Task, probe_hash
@@ -76,6 +77,8 @@ def describe_state(
     settings = task.suited(strategy, dict(settings))
     if has_own_data and strategy == Streaming.name and settings.get("meet") != "pair":
         settings = OWN_DATA | settings
+    if strategy == OneByte.name:
+        settings = BOUNDED | settings  # a swarm of before does not say it, and has no bound
     check_strategy(strategy, settings, facts_of(task))
     # Of the strategy's vectors, each as large as the model, nothing is computed here.
     shape_only = torch.empty_like(state.arena.flat, device="meta")

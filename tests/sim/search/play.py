@@ -36,7 +36,7 @@ from swarmnode.strategies.a2cid2 import A2CiD2
 from swarmnode.strategies.dadao import Dadao
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.noloco import NoLoCo
-from swarmnode.strategies.one_byte import OneByte
+from swarmnode.strategies.one_byte import BOUNDED, OneByte
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.sparse import Sparse
 from swarmnode.strategies.streaming import Streaming
@@ -70,7 +70,7 @@ _MAKERS: dict[str, Callable[[torch.Tensor], Any]] = {
     "streaming": lambda x: Streaming({"every": 4, "fragments": 2}, x),
     "diloco": lambda x: DiLoCo({"every": 4, "lr": 0.4}, x),
     "sparse": lambda x: Sparse({"every": 6, "kept": 32, "lr": 1.0}, x),
-    "one-byte": lambda x: OneByte({"lr": 1e-3}, x),
+    "one-byte": lambda x: OneByte({"lr": 1e-3} | BOUNDED, x),
     "dadao": lambda x: Dadao({}, x),
 }
 

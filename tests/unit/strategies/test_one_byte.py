@@ -158,6 +158,73 @@ def test_a_step_is_the_mean_over_the_records_of_a_round() -> None:
     assert with_nonsense.metrics()["malformed_records"] == 1.0
 
 
+def heard(node: OneByte, number: int, *slopes: float, first_author: int = 1) -> list[float]:
+    """Let a round pass, of authors of ascending numbers; return what it moved by along each z."""
+    records = [
+        Record(bytes([first_author + k]) * 32, encode_slope(slope), number)
+        for k, slope in enumerate(slopes)
+    ]
+    z = [draw_direction(SEED, number, record.author, NUMEL) for record in records]
+    node.x.zero_()
+    node.on_records(number, records)
+    # Of thirteen equations the few unknowns: how far along each direction.
+    found = torch.linalg.lstsq(torch.stack(z, 1).double(), -node.x.double()[:, None]).solution
+    return [float(each) for each in found[:, 0]]
+
+
+def test_a_slope_counts_as_no_more_than_its_times_the_usual_one() -> None:
+    node = started(lr=1.0, bound=2.0)
+    one = decode_slope(encode_slope(1.0))
+    assert heard(node, 0, 1.0, -1.0, 1.0) == pytest.approx([0.0] * 3, abs=1e-6)
+    assert heard(node, 1, 1.0, 1.0, 1.0) == pytest.approx([0.0] * 3, abs=1e-6)
+    assert node.metrics()["bounded_records"] == 6.0, "six are too few to say what is usual"
+    assert heard(node, 2, 1.0, -1.5, -900.0) == pytest.approx(
+        [one / 3, decode_slope(encode_slope(-1.5)) / 3, -2 * one / 3], rel=1e-5
+    )
+    assert node.metrics()["bounded_records"] == 7.0
+
+
+def test_slopes_of_nothing_say_nothing_about_what_is_usual() -> None:
+    node = started(lr=1.0, bound=2.0)
+    for number in range(7):
+        heard(node, number, 1.0)
+    assert heard(node, 7, 0.0) == [0.0]
+    assert heard(node, 8, 1.0) == pytest.approx([decode_slope(encode_slope(1.0))])
+
+
+def test_a_record_is_one_of_as_many_as_publish_in_whichever_round_it_comes() -> None:
+    node, one = started(lr=1.0, bound=2.0), decode_slope(encode_slope(1.0))
+    for number in range(4):
+        heard(node, number, 1.0, 1.0, 1.0, 1.0)
+    assert heard(node, 4, 1.0, first_author=4) == pytest.approx([one / 4], rel=1e-5)
+    for number in range(5, 5 + 63):
+        heard(node, number, 1.0, first_author=4)
+    assert heard(node, 70, 1.0, first_author=4) == pytest.approx([one], rel=1e-5)
+
+
+def test_what_is_usual_travels_with_the_model() -> None:
+    """A newcomer counts the next round as all others do."""
+    old = started(lr=0.5, bound=1.5)
+    for number in range(9):
+        heard(old, number, 0.5 + number, -2.0)
+    new = started(lr=0.5, bound=1.5)
+    new.x.copy_(old.x)
+    new.join({name: each.clone() for name, each in old.buffers().items()})
+    for node in (old, new):
+        heard(node, 9, 900.0, 1.0)
+    assert torch.equal(old.x, new.x)
+    assert set(started().buffers()) == {"rounds_closed"}, "swarms of before have no more"
+
+
+@pytest.mark.parametrize("size", [-1.0, math.nan, math.inf, 1000.0])
+def test_sizes_that_no_slope_has_are_refused_in_a_snapshot(size: float) -> None:
+    node = started(bound=1.5)
+    received = {name: each.clone() for name, each in node.buffers().items()}
+    assert node.check_received(received) is None
+    received["recent"][5] = size
+    assert "recent: expected sizes of slopes from 0 to 968" in str(node.check_received(received))
+
+
 @pytest.mark.parametrize("payload", [b"", b"\x80", b"\x01\x02", b"\x80\x01"])
 def test_what_is_no_slope_is_refused(payload: bytes) -> None:
     with pytest.raises(MalformedMessage, match="expected a slope of one byte"):
@@ -167,7 +234,7 @@ def test_what_is_no_slope_is_refused(payload: bytes) -> None:
 def test_metrics_say_how_far_a_node_is_and_which_bits_it_has() -> None:
     node = started()
     digest = hashlib.sha256(node.x.numpy().tobytes()).hexdigest()
-    expected = {"rounds_closed": 0.0, "malformed_records": 0.0}
+    expected = {"rounds_closed": 0.0, "malformed_records": 0.0, "bounded_records": 0.0}
     assert node.metrics() == expected | {"state_digest": float(int(digest[:12], 16))}
     node.on_records(8, [])
     assert node.metrics()["rounds_closed"] == 9.0
@@ -191,6 +258,6 @@ def test_the_rounds_of_a_snapshot_are_judged_and_taken() -> None:
 
 def test_what_a_manifest_does_not_say_is_what_it_always_was() -> None:
     unsaid = OneByte.parse({})
-    assert (unsaid.lr, unsaid.epsilon) == (1e-3, 1e-3)
+    assert (unsaid.lr, unsaid.epsilon, unsaid.bound) == (1e-3, 1e-3, 0.0)
     assert OneByte.version == 1
     assert not started().reads_in_passing

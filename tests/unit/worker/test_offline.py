@@ -92,6 +92,14 @@ def test_each_task_knows_how_often_whole_models_meet(run):
     assert (facts["strategy_settings"]["every"], facts["topology"]) == (5, "ring")
 
 
+def test_a_new_swarm_bounds_what_one_record_of_the_log_does(run):
+    task = ("--task", "synthetic", "--strategy", "one-byte")
+    (facts,) = run("describe", *task)
+    assert facts["strategy_settings"]["bound"] == 1.5
+    (facts,) = run("describe", *task, "--strategy-settings", '{"bound": 0, "lr": 0.5}')
+    assert facts["strategy_settings"] == {"bound": 0.0, "lr": 0.5, "epsilon": 1e-3}
+
+
 @pytest.mark.parametrize(
     ("given", "every", "momentum", "codec"),
     [
