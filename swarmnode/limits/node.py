@@ -257,6 +257,10 @@ GROUP_WEIGHT_MEDIANS_MIN = 1 / 8
 # pays so much of its budget, and what it says of others is doubted for half a minute, so that few
 # attempts in a row end so. It is left out itself if it does so again meanwhile.
 GROUP_CUT_S = 2.0
+# Of a member that was wrong about others being gone. A liar needs one that believes it for each
+# mean that it keeps a member out of: it has each of them once in so many. To an honest one it means
+# little.
+GROUP_MISTAKEN_RUNS = 1024
 # From the first look for the others to the roll being closed without the members that are missing.
 GROUP_ENLIST_S_MAX = 120.0
 # A change of the view is one small message each way; a member silent that long is gone.

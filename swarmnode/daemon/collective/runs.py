@@ -202,6 +202,7 @@ class GroupRuns:
         """
         run = _Running(begin, cargo, maker, frozenset(begin.members) - {self._self_id})
         self._runs[begin.gid] = run
+        self._patience.hearsay.note_begun()
         try:
             self._driver.feed(begin)
         except SwarmNodeError:
@@ -233,7 +234,7 @@ class GroupRuns:
         """Go on without the members that the failure detector has given up."""
         members = {peer for run in self._runs.values() for peer in run.members}
         for peer in sorted(members - set(self._live())):
-            self._driver.feed(events.PeerLost(peer))
+            self._lost(peer)
 
     def statistics(self) -> GroupStatistics:
         """Return the counters of the core."""
@@ -254,7 +255,7 @@ class GroupRuns:
         elif isinstance(effect, events.HeldRound):
             self._held(effect.peer, effect.held_s)
         elif isinstance(effect, events.CutApart):
-            self._patience.note_cut(effect.peer, self._now())
+            self._patience.note_said(effect, self._now())
             _log.info("a member says that others are gone", peer=effect.peer.short)
         elif isinstance(effect, events.AskAlive):
             if not self._is_arriving(effect.peer) and effect.peer not in self._asked:
@@ -478,11 +479,14 @@ class GroupRuns:
     async def _wait_for_the_end(self, session: Session) -> None:
         await session.wait_closed()
         self._watched.discard(session)
-        peer = session.peer
-        sessions = self._partners.sessions
+        peer, sessions = session.peer, self._partners.sessions
         if peer not in sessions or sessions[peer].is_closed:
             self._reading.pop(peer, None)
-            self._driver.feed(events.PeerLost(peer))
+            self._lost(peer)
+
+    def _lost(self, peer: PeerId) -> None:
+        self._patience.hearsay.note_gone(peer)
+        self._driver.feed(events.PeerLost(peer))
 
     @contextlib.contextmanager
     def _closing_if_rules_break(self, session: Session) -> Iterator[None]:

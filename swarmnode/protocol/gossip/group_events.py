@@ -427,10 +427,14 @@ class HeldRound:
 
 @dataclass(frozen=True)
 class CutApart:
-    """A member says that others are gone, and nothing comes of the run by that, or none can."""
+    """A member says that others are gone.
+
+    ``others``: it goes on without these, that were there; empty: nothing comes of the run by that.
+    """
 
     gid: bytes
     peer: PeerId
+    others: frozenset[PeerId] = frozenset()
 
 
 @dataclass(frozen=True)

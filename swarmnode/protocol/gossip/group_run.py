@@ -30,7 +30,8 @@ from swarmnode.protocol.gossip.group_events import (
     plan_id,
 )
 from swarmnode.protocol.gossip.groups import weights_of
-from swarmnode.protocol.gossip.round_patience import Roll, StageTimes, Words
+from swarmnode.protocol.gossip.hearsay import Words
+from swarmnode.protocol.gossip.round_patience import Roll, StageTimes
 from swarmnode.protocol.gossip.witnesses import differing, dissenters, kept_mean, witnessed_by
 from swarmnode.wire.exchange import group as wire
 
@@ -46,9 +47,8 @@ class Run:
         self.phase = Phase.ENLIST
         self.outcome: Commit | Abort | None = None
         self.view: tuple[PeerId, ...] = tuple(sorted({*begin.members, self_id}))
-        self.roll, self.words = Roll(begin, self_id, now), Words(begin)
+        self.roll, self.words, self.times = Roll(begin, self_id, now), Words(begin), StageTimes(now)
         self._gone: set[PeerId] = set()
-        self.times = StageTimes(now)
         self._since, self._resend_at = now, now + limits.GROUP_RESEND_S  # of the phase, of words
         self._flush = wire.Flush(self.gid, (), ())
         self._flushes: dict[PeerId, tuple[PeerId, ...]] = {}
@@ -278,18 +278,17 @@ class Run:
         silent = missing - theirs if is_late else set()
         self.words.note(peer, theirs, prepared)
         is_open, left_out = self.phase is Phase.ENLIST, set(self.view) - common
-        if self.words.keeps(left_out - silent, peer, self.roll.came, is_open=is_open):
-            self._agree_if_possible(now)
-            return
+        is_kept = self.words.keeps(left_out - silent, peer, self.roll.came, is_open=is_open)
         is_only_maker = self.begin.calls and is_late and missing == {peer}  # it may name any other
-        if is_open or left_out:  # one loses patience first, and all have waited
+        if not is_kept and (is_open or left_out):  # one loses patience first, and all have waited
+            if not (is_late and peer in missing):  # then it may have waited for what it alone lacks
+                self.effects += self.words.unprovoked(peer, (left_out - silent) & self.roll.came)
             self._charge({*left_out, peer} if is_only_maker else silent, now)
             self._adopt(common, now)
-        if self.phase is Phase.OVER or theirs != set(self.view):
-            return
-        if message.wants_answer:
-            self._send(peer, self._flush_message())
-        self._flushes[peer] = prepared
+        if self.phase is not Phase.OVER and theirs == set(self.view):
+            if message.wants_answer:
+                self._send(peer, self._flush_message())
+            self._flushes[peer] = prepared
         self._agree_if_possible(now)
 
     def _agree_if_possible(self, now: float) -> None:

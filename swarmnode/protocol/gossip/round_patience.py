@@ -18,11 +18,8 @@ busy machine all are late now and then, and a mean over half of a swarm is half 
 A member that says that others are gone is believed, as it has waited for them, and all may find
 the same. A liar says it of another one to each, which all of them tell on, until too few are left
 for a mean. Then the first whose word one has followed pays as for a wait: what others said later
-may be what it told them. For a while it is doubted: on its word no roll is closed before those have
-come who may, and no member is left out that is there. As views only shrink it will never agree with
-the others, so they go on without it, and wait no more. So one that sets the others against each
-other costs them an attempt now and then. A view without a majority no honest member tells, as it
-gives the run up; who tells one is gone at once.
+may be what it told them. For a while it is doubted, as one that was wrong is (``hearsay.py``). A
+view without a majority no honest member tells, as it gives the run up; who tells one is gone.
 
 A member whose worker is slow still says that it is there. One that does not is *silent*, and left
 out before all others until it is heard, or for PARTNER_SLOW_S: a laptop that is closed costs one
@@ -54,6 +51,7 @@ from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.conduct import ConductTable
 from swarmnode.protocol.gossip.group_events import Begin, CutApart, HeldRound, has_majority
+from swarmnode.protocol.gossip.hearsay import Hearsay
 from swarmnode.protocol.gossip.patience import Usual, answer_s, first_s
 
 # Below this part of the patience a member that is the last one pays nothing: one of them always is,
@@ -205,48 +203,6 @@ class Roll:
         return max(closes_at, self._quorum_at + begin.enlist_s / 2)
 
 
-class Words:
-    """What members of one run say of each other, in FLUSH; bounded by its members."""
-
-    def __init__(self, begin: Begin) -> None:
-        self._begin = begin
-        self._told: dict[PeerId, tuple[frozenset[PeerId], tuple[PeerId, ...]]] = {}
-        self._believed: PeerId | None = None  # the first whose word has left out others
-
-    def note(self, peer: PeerId, view: Collection[PeerId], prepared: tuple[PeerId, ...]) -> None:
-        """A member has told its view, and which mean it holds."""
-        self._told[peer] = frozenset(view), prepared
-
-    def agreed(self, view: Collection[PeerId]) -> dict[PeerId, tuple[PeerId, ...]]:
-        """Return those that have told this very view, and which mean they hold."""
-        told, same = self._told, frozenset(view)
-        return {peer: told[peer][1] for peer in view if peer in told and told[peer][0] == same}
-
-    def never_agrees(self, peer: PeerId, view: Collection[PeerId]) -> bool:
-        """Whether a member has told a view without some of this one."""
-        return peer in self._told and not self._told[peer][0] >= set(view)
-
-    def keeps(
-        self, left_out: set[PeerId], word_of: PeerId, came: set[PeerId], *, is_open: bool
-    ) -> bool:
-        """Whether members stay in the view although another one says that they are gone.
-
-        ``came``: those that are there; while the roll ``is_open`` the others may still come.
-        """
-        doubted = self._begin.doubted
-        away = set() if is_open else left_out - came
-        is_kept = word_of in doubted and bool(left_out - doubted - away)
-        if left_out and not is_kept and self._believed is None:
-            self._believed = word_of
-        return is_kept
-
-    @property
-    def paid(self) -> Iterator[CutApart]:
-        """What the first pays for whose word has left out others, if nothing comes of the run."""
-        if self._believed is not None:
-            yield CutApart(self._begin.gid, self._believed)
-
-
 @dataclass(frozen=True)
 class Waits:
     """Whom a round waits for, and how long.
@@ -273,7 +229,7 @@ class RoundPatience:
     """
 
     def __init__(self, debt_s_max: float = _DEBT_S_MAX) -> None:
-        self.conduct = ConductTable(debt_s_max=debt_s_max)
+        self.conduct, self.hearsay = ConductTable(debt_s_max=debt_s_max), Hearsay()
         self._usual, self._answers = Usual(), Usual()
         self._thin_again_at = -math.inf  # when a round may wait for members on thin lines
         self._in_vain: dict[PeerId, float] = {}  # until when it does not for one of them
@@ -433,11 +389,15 @@ class RoundPatience:
         """A run waited for this member alone for so long."""
         self.conduct.note_held(peer, held_s, now, is_stall=False)
 
-    def note_cut(self, peer: PeerId, now: float) -> None:
-        """A member said that so many are gone that nothing could come of a run.
+    def note_said(self, said: CutApart, now: float) -> None:
+        """A member said that others are gone.
 
-        So it is behind at the next one; none is held for it.
+        If so many that nothing could come of a run, it is behind at the next one; none is held.
         """
+        if said.others:
+            self.hearsay.note_said(said.peer, said.others)
+            return
+        peer = said.peer
         self.note_held(peer, limits.GROUP_CUT_S, now)
         until = now + limits.PARTNER_SLOW_S
         self._vain_until = {each: at for each, at in self._vain_until.items() if at > now}
@@ -462,11 +422,13 @@ class RoundPatience:
         if waited_s > _OWN_PAUSE * self.answer_s(peer):
             return False
         self.conduct.note_no_answer(peer, now)
+        self.hearsay.note_gone(peer)
         return True
 
     def note_heard(self, peer: PeerId) -> None:
         """It says something."""
         self.conduct.note_heard(peer)
+        self.hearsay.note_heard(peer)
 
     def waited_for(
         self, members: tuple[PeerId, ...], self_id: PeerId, now: float
@@ -482,9 +444,10 @@ class RoundPatience:
         return good if is_enough else members
 
     def doubted(self, members: Iterable[PeerId], now: float) -> frozenset[PeerId]:
-        """Return those that have held a round of late, be it once."""
+        """Return those that have held a round of late, be it once, or were wrong about others."""
         least_s = limits.EXCHANGE_BUDGET_S - limits.EXCHANGE_PATIENCE_S_MIN / 2
-        return frozenset(peer for peer in members if self.conduct.budget_s(peer, now) < least_s)
+        late = {peer for peer in members if self.conduct.budget_s(peer, now) < least_s}
+        return frozenset(late.union(self.hearsay.mistaken))
 
     def _turn(self, peer: PeerId, now: float) -> tuple[bool, float, PeerId]:
         """Of members to be left out the silent ones are first, then those that owe most."""

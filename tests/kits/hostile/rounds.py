@@ -147,6 +147,14 @@ class CuttingOneRuns(LateRuns, CuttingRuns):
         return set(members) - {after}
 
 
+class OustingRuns(LateRuns, CuttingRuns):
+    """... that two are gone, the same for all others, from its fourth mean on; to these: none."""
+
+    def left(self, told: PeerId, members: Collection[PeerId]) -> Iterable[PeerId]:
+        ousted = sorted({*members, told})[:2]
+        return set(members).difference(() if told in ousted else ousted)
+
+
 class CuttingLateRuns(CuttingRuns):
     """... in the midst of a run, when all have agreed on a view."""
 

@@ -28,7 +28,7 @@ GROUPS = Setting("streaming", (("every", 48),), steps=3000)
 GATHERINGS = Setting("sparse", (("every", 250),), steps=2500)
 LIES = ("sign-flip", "scaled", "huge", "stale", "shuffled-text")
 STALLS = ("unanswered", "accepted", "offered", "trickled", "ready", "pending", "unready")
-CUTS = ("round-cuts", "round-cuts-late", "round-cuts-one")
+CUTS = ("round-cuts", "round-cuts-late", "round-cuts-one", "round-ousts")
 OF_ALL = ("boasts", "addresses")
 CASES: dict[Setting, tuple[str, ...]] = {
     PAIRS: (*LIES, *(f"pair-{stall}" for stall in STALLS), *OF_ALL),

@@ -58,3 +58,31 @@ async def test_four_fifths_of_the_rounds_are_left(
             before = means(swarm)
             await trio.sleep(WATCHED_S)
             assert (means(swarm) - before) / WATCHED_S >= 0.8 * clean_per_s
+
+
+def commits(swarm: SimSwarm) -> np.ndarray:
+    """Return the means that each honest node was in."""
+    return np.array([node.status.exchanges_committed for node in swarm.nodes[:N_HONEST]])
+
+
+@pytest.mark.parametrize("worker", [GROUPS, GATHERINGS], ids=["streaming", "sparse"])
+async def test_two_of_whom_one_member_says_that_they_are_gone_are_in_means_all_the_same(
+    tmp_path, autojump_clock, worker: StrategyWorker
+) -> None:
+    hostile = make_identity(N_HONEST).peer_id
+    with replaced_parts(ATTACKS["round-ousts"], lambda peer: peer == hostile):
+        async with sim_swarm(tmp_path, N_HONEST, numel=NUMEL, worker=worker) as swarm:
+            await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.5)
+            await trio.sleep(WARM_S)
+            before = commits(swarm)
+            await trio.sleep(CLEAN_S)
+            clean_per_s = (commits(swarm) - before) / CLEAN_S
+            swarm.add(replace(worker, initial=np.zeros(NUMEL)))
+            await swarm.start(N_HONEST)
+            await trio.sleep(WATCHED_S / 2)  # it begins with its fourth mean, and is noticed
+            before = commits(swarm)
+            await trio.sleep(3 * WATCHED_S)
+            kept = (commits(swarm) - before) / (3 * WATCHED_S) / clean_per_s
+            print(kept)
+            assert kept.min() >= 0.4
+            assert kept.mean() >= 0.7

@@ -216,6 +216,18 @@ def test_what_is_usual_travels_with_the_model() -> None:
     assert set(started().buffers()) == {"rounds_closed"}, "swarms of before have no more"
 
 
+def test_each_author_counts_as_one_whatever_its_id_is() -> None:
+    node, one = started(lr=1.0, bound=2.0), decode_slope(encode_slope(1.0))
+    authors = [bytes(32), bytes(7) + b"\x01" + bytes(24), b"\xff" * 32, b"\x80" + bytes(31)]
+    for number in range(4):
+        node.x.zero_()
+        records = [Record(author, encode_slope(1.0), number) for author in authors]
+        node.on_records(number, records)
+    z = sum(draw_direction(SEED, 3, author, NUMEL) for author in authors)
+    # The first two share a number, as every few hundred million ids do by chance.
+    assert torch.allclose(node.x, -z * one / 3)
+
+
 @pytest.mark.parametrize("size", [-1.0, math.nan, math.inf, 1000.0])
 def test_sizes_that_no_slope_has_are_refused_in_a_snapshot(size: float) -> None:
     node = started(bound=1.5)
@@ -223,6 +235,8 @@ def test_sizes_that_no_slope_has_are_refused_in_a_snapshot(size: float) -> None:
     assert node.check_received(received) is None
     received["recent"][5] = size
     assert "recent: expected sizes of slopes from 0 to 968" in str(node.check_received(received))
+    received["recent"][5] = decode_slope(b"\x7f")
+    assert node.check_received(received) is None, "the largest one"
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x80", b"\x01\x02", b"\x80\x01"])

@@ -32,18 +32,20 @@ ALL = (SELF, OTHER, THIRD, LEFT_OUT, STALLER)
 GID = bytes(16)
 
 
-def views_told(*, came: tuple[PeerId, ...], doubted: frozenset[PeerId]) -> list[tuple[PeerId, ...]]:
+def views_told(
+    *, came: tuple[PeerId, ...], doubted: frozenset[PeerId], gid: bytes = GID
+) -> list[tuple[PeerId, ...]]:
     """Return the views that are told when a member says that another is left out.
 
     It is left out itself by a third, a little later.
     """
     core = GroupCore(SELF)
-    core.handle(Begin(GID, ALL, 5, 1.0, 5.0, 70.0, electorate=ALL, doubted=doubted), 0.0)
+    core.handle(Begin(gid, ALL, 5, 1.0, 5.0, 70.0, electorate=ALL, doubted=doubted), 0.0)
     for peer in came:
-        core.handle(Received(peer, Enlist(GID, False)), 0.1)
+        core.handle(Received(peer, Enlist(gid, False)), 0.1)
     for teller, missing in ((STALLER, LEFT_OUT), (OTHER, STALLER)):
         view = tuple(bytes(peer) for peer in ALL if peer != missing)
-        core.handle(Received(teller, Flush(GID, view, ())), 0.2)
+        core.handle(Received(teller, Flush(gid, view, ())), 0.2)
     return views_in(core.poll_effects())
 
 
@@ -67,9 +69,10 @@ def test_none_goes_without_another_on_the_word_of_one_that_held_rounds(
 ) -> None:
     assert views_told(came=came, doubted=frozenset({STALLER}))[-1] == (*FEWEST, LEFT_OUT)
     assert views_told(came=came, doubted=frozenset())[-1] == FEWEST
-    # Both have held rounds: then it is one word against another, and each counts.
+    # Both have held rounds: then it is one word against another, and a lot decides.
     both = frozenset({STALLER, LEFT_OUT})
-    assert views_told(came=came, doubted=both)[-1] == FEWEST
+    told = {views_told(came=came, doubted=both, gid=bytes([n]) * 16)[-1] for n in range(8)}
+    assert told == {FEWEST, (*FEWEST, LEFT_OUT)}
 
 
 def test_a_roll_stays_open_for_one_that_has_not_come_if_who_would_close_it_is_doubted() -> None:
@@ -85,8 +88,9 @@ def test_who_says_that_nearly_all_are_gone_is_gone_itself(came: tuple[PeerId, ..
     for peer in came:
         core.handle(Received(peer, Enlist(GID, False, 1)), 0.1)
     core.handle(Received(STALLER, Flush(GID, (bytes(SELF), bytes(STALLER)), ())), 0.2)
-    cut = [each for each in core.poll_effects() if isinstance(each, CutApart | Abort)]
-    assert cut == [CutApart(GID, STALLER)]
+    told = core.poll_effects()
+    assert [each for each in told if isinstance(each, CutApart | Abort)] == [CutApart(GID, STALLER)]
+    assert views_in(told)[-1:] == ([without(STALLER)] if came else [])
     agree(core, without(STALLER), 0.3)
     assert means_of(core.poll_effects()) == [without(STALLER)]
 
@@ -128,7 +132,8 @@ def test_only_the_first_pays_whose_word_has_left_out_others_if_nothing_comes_of_
     tell(core, THIRD, LEFT_OUT, OTHER)  # as others have told it since
     tell(core, THIRD, LEFT_OUT, STALLER)
     told = core.poll_effects()
-    assert [each for each in told if isinstance(each, CutApart)] == [CutApart(GID, STALLER)]
+    paid = [each for each in told if isinstance(each, CutApart) and not each.others]
+    assert paid == [CutApart(GID, STALLER)]
     assert [each.why for each in told if isinstance(each, Abort)] == ["too few are left"]
 
 
@@ -160,6 +165,20 @@ def test_a_doubted_member_that_leaves_a_mean_that_is_made_is_not_waited_for_eith
         core.handle(Received(peer, Share(GID, 0, 1.0, plan)), 0.3)
     tell(core, STALLER, LEFT_OUT, now=0.4)
     assert views_in(core.poll_effects()) == [without(STALLER)]
+
+
+def test_one_that_will_never_agree_is_not_waited_for_once_all_else_has_come() -> None:
+    core = begun(doubted=frozenset({STALLER}))
+    for peer in ALL[1:]:
+        tell(core, peer)
+    core.handle(Loaded(GID), 0.2)
+    plan = next(each.plan for each in core.poll_effects() if isinstance(each, UsePlan))
+    tell(core, STALLER, LEFT_OUT, now=0.3)
+    for peer in (OTHER, THIRD, LEFT_OUT):
+        core.handle(Received(peer, Share(GID, 0, 1.0, plan)), 0.4)
+    assert views_in(core.poll_effects()) == []
+    _, told = deadlines_until(core, lambda effect: isinstance(effect, Send))
+    assert views_in(told) == [without(STALLER)]
 
 
 def test_what_a_member_told_before_counts_when_this_one_comes_to_the_same() -> None:
@@ -212,7 +231,7 @@ def test_none_pays_for_a_word_that_leaves_enough_of_them() -> None:
 
 def test_after_one_such_word_its_author_is_doubted_for_half_a_minute_and_not_left_out() -> None:
     patience = RoundPatience()
-    patience.note_cut(STALLER, 0.0)
+    patience.note_said(CutApart(GID, STALLER), 0.0)
     assert patience.doubted(ALL, 29.0) == {STALLER}
     assert patience.doubted(ALL, 31.0) == frozenset()
     assert patience.waited_for(ALL, SELF, 0.0) == ALL

@@ -10,6 +10,7 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group_events import (
     Abort,
     Behind,
+    CutApart,
     Effect,
     HeldRound,
     PeerLost,
@@ -249,7 +250,8 @@ def test_of_two_views_the_members_of_both_go_on() -> None:
     at.enlist(now=0.1)
     at.feed(PeerLost(C), 0.2)
     told = at.flush(B, view=(A, B, C, D), now=0.3)
-    assert told == [Send(E, LEFT_OUT), *at.tell(flush(A, B, D), B, D)]
+    noted = CutApart(GID, B, frozenset({E}))
+    assert told == [noted, Send(E, LEFT_OUT), *at.tell(flush(A, B, D), B, D)]
     assert at.flush(B, view=(A, B, C, D), now=0.4) == DONE, "it has not heard of C yet"
     assert at.wait(RESEND_S) == at.tell(flush(A, B, D, wants_answer=True), B, D)
     assert at.flush(B, view=(A, B, D), now=0.5) == DONE

@@ -9,7 +9,7 @@ import pytest
 
 from swarmnode import limits
 from swarmnode.ids import PeerId
-from swarmnode.protocol.gossip.group_events import Begin
+from swarmnode.protocol.gossip.group_events import Begin, CutApart
 from swarmnode.protocol.gossip.round_patience import Roll, RoundPatience, StageTimes, Waits
 
 PEERS = tuple(PeerId(bytes([n]) * 32) for n in range(1, 6))
@@ -194,7 +194,7 @@ def test_one_for_which_a_roll_was_held_in_vain_holds_no_other_for_a_while() -> N
 def test_no_roll_is_held_for_one_that_has_set_the_others_apart_of_late() -> None:
     """It is behind as none went on with it."""
     patience = RoundPatience()
-    patience.note_cut(LATE, 0.0)
+    patience.note_said(CutApart(GID, LATE), 0.0)
     for now, behind in ((1.0, set()), (limits.PARTNER_SLOW_S + 1.0, {LATE})):
         patience.note_behind(LATE, now)
         assert held(patience, now).behind == behind

@@ -1,0 +1,150 @@
+"""A member that says of others that they are gone is believed until it was wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip.group import GroupCore
+from swarmnode.protocol.gossip.group_events import Begin, CutApart, Received
+from swarmnode.protocol.gossip.hearsay import Hearsay
+from swarmnode.protocol.gossip.round_patience import RoundPatience
+from swarmnode.wire.exchange.group import Enlist, Flush
+
+ALL = tuple(PeerId(bytes([n]) * 32) for n in range(1, 6))
+SELF, OTHER, THIRD, LIAR, VICTIM = ALL
+GID = bytes(16)
+
+
+def said(*, runs_later: int = 1) -> Hearsay:
+    """Return what is known so many runs after the liar said that the victim is gone."""
+    hearsay = Hearsay()
+    hearsay.note_said(LIAR, [VICTIM])
+    for _ in range(runs_later):
+        hearsay.note_begun()
+    return hearsay
+
+
+def test_who_says_so_of_one_that_is_heard_in_a_later_run_was_mistaken() -> None:
+    hearsay = said(runs_later=3)
+    assert not hearsay.mistaken
+    hearsay.note_heard(OTHER)
+    assert not hearsay.mistaken
+    hearsay.note_heard(VICTIM)
+    assert set(hearsay.mistaken) == {LIAR}
+    for _ in range(limits.GROUP_MISTAKEN_RUNS - 1):
+        hearsay.note_begun()
+    assert set(hearsay.mistaken) == {LIAR}
+    hearsay.note_begun()
+    assert not hearsay.mistaken
+
+
+def test_what_was_on_its_way_when_a_member_died_proves_nothing() -> None:
+    hearsay = said(runs_later=0)
+    hearsay.note_heard(VICTIM)
+    hearsay.note_gone(VICTIM)
+    hearsay.note_begun()
+    hearsay.note_heard(VICTIM)  # it is back
+    assert not hearsay.mistaken
+
+
+def test_one_whose_session_ended_later_may_have_been_gone() -> None:
+    hearsay = said()
+    hearsay.note_gone(VICTIM)
+    hearsay.note_heard(VICTIM)
+    assert not hearsay.mistaken
+
+
+def test_all_who_said_so_were_mistaken_be_it_in_several_runs() -> None:
+    hearsay = said()
+    hearsay.note_said(OTHER, [VICTIM, THIRD])
+    hearsay.note_begun()
+    hearsay.note_heard(VICTIM)
+    assert set(hearsay.mistaken) == {LIAR, OTHER}
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    hearsay, strangers = Hearsay(), [PeerId(n.to_bytes(32, "big")) for n in range(1, 1000)]
+    for stranger in strangers:
+        hearsay.note_said(stranger, [stranger])
+        hearsay.note_begun()
+        if stranger < strangers[500]:
+            hearsay.note_heard(stranger)
+    most = 2 * limits.GROUP_MEMBERS_MAX
+    assert list(hearsay.mistaken) == strangers[500 - most : 500]
+    for stranger in strangers:
+        hearsay.note_heard(stranger)
+    assert list(hearsay.mistaken)[-most:] == strangers[-most:]
+
+
+def test_a_mistaken_member_is_doubted_in_rounds() -> None:
+    patience = RoundPatience()
+    patience.note_said(CutApart(GID, LIAR, frozenset({VICTIM})), 0.0)
+    patience.hearsay.note_begun()
+    assert patience.doubted(ALL, 1.0) == frozenset(), "it costs nothing, and may be true"
+    patience.note_heard(VICTIM)
+    assert patience.doubted(ALL, 1e6) == {LIAR}
+
+
+def test_one_that_does_not_answer_was_gone() -> None:
+    patience = RoundPatience()
+    patience.note_said(CutApart(GID, LIAR, frozenset({VICTIM})), 0.0)
+    patience.hearsay.note_begun()
+    assert patience.note_silent(VICTIM, patience.answer_s(VICTIM), 1.0)
+    patience.note_heard(VICTIM)
+    assert patience.doubted(ALL, 1.0) == frozenset()
+
+
+# --- what a run notes -----------------------------------------------------------------------------
+
+
+def cuts(
+    *flushes: tuple[PeerId, PeerId, float], came: tuple[PeerId, ...] = ALL[1:], calls: bool = False
+) -> list[CutApart]:
+    """Return what a run notes when members (who, of whom, when) say that others are gone."""
+    core = GroupCore(SELF)
+    begin = Begin(GID, ALL, 5, 1.0, 5.0, 70.0, electorate=ALL, patience_s=6.0, calls=calls)
+    core.handle(begin, 0.0)
+    for peer in came:
+        core.handle(Received(peer, Enlist(GID, False)), 0.1)
+    for teller, missing, at in flushes:
+        view = tuple(bytes(peer) for peer in ALL if peer != missing)
+        core.handle(Received(teller, Flush(GID, view, ())), at)
+    return [each for each in core.poll_effects() if isinstance(each, CutApart)]
+
+
+def test_it_is_noted_who_said_so_first_of_one_that_was_there() -> None:
+    expected = [CutApart(GID, LIAR, frozenset({VICTIM}))]
+    assert cuts((LIAR, VICTIM, 0.2)) == expected
+    assert cuts((LIAR, VICTIM, 0.2), (OTHER, VICTIM, 0.3)) == expected
+
+
+def test_of_one_that_has_not_come_nothing_is_known() -> None:
+    assert cuts((LIAR, VICTIM, 0.2), came=(LIAR, OTHER)) == []
+
+
+@pytest.mark.parametrize("first", [LIAR, VICTIM])
+def test_of_two_that_say_it_of_each_other_only_the_first_is_noted(first: PeerId) -> None:
+    """The other one goes on without it as it was left out."""
+    second = VICTIM if first is LIAR else LIAR
+    assert cuts((first, second, 0.2), (second, first, 0.3)) == [
+        CutApart(GID, first, frozenset({second}))
+    ]
+
+
+def test_what_a_doubted_member_has_said_of_another_is_no_reason_against_that_one() -> None:
+    core = GroupCore(SELF)
+    begin = Begin(GID, ALL, 5, 1.0, 5.0, 70.0, electorate=ALL, doubted=frozenset({LIAR}))
+    core.handle(begin, 0.0)
+    for peer in ALL[1:]:
+        core.handle(Received(peer, Enlist(GID, False)), 0.1)
+    for teller, missing in ((LIAR, VICTIM), (VICTIM, LIAR)):
+        view = tuple(bytes(peer) for peer in ALL if peer != missing)
+        core.handle(Received(teller, Flush(GID, view, ())), 0.2)
+    assert not [each for each in core.poll_effects() if isinstance(each, CutApart)]
+
+
+def test_one_that_others_wait_for_may_have_waited_itself() -> None:
+    """For a share that only it lacks: of that the others know nothing."""
+    assert cuts((OTHER, VICTIM, 4.0)) == []
