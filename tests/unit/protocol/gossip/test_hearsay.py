@@ -40,6 +40,14 @@ def test_who_says_so_of_one_that_is_heard_in_a_later_run_was_mistaken() -> None:
     assert not hearsay.mistaken
 
 
+def test_what_was_said_once_is_held_against_it_once() -> None:
+    hearsay = said()
+    for _ in range(limits.GROUP_MISTAKEN_RUNS):
+        hearsay.note_heard(VICTIM)
+        hearsay.note_begun()
+    assert not hearsay.mistaken
+
+
 def test_what_was_on_its_way_when_a_member_died_proves_nothing() -> None:
     hearsay = said(runs_later=0)
     hearsay.note_heard(VICTIM)
@@ -108,8 +116,8 @@ def cuts(
     core.handle(begin, 0.0)
     for peer in came:
         core.handle(Received(peer, Enlist(GID, False)), 0.1)
-    for teller, missing, at in flushes:
-        view = tuple(bytes(peer) for peer in ALL if peer != missing)
+    for teller, missing, at in flushes:  # itself: none is
+        view = tuple(bytes(peer) for peer in ALL if peer != missing or peer == teller)
         core.handle(Received(teller, Flush(GID, view, ())), at)
     return [each for each in core.poll_effects() if isinstance(each, CutApart)]
 
@@ -148,3 +156,8 @@ def test_what_a_doubted_member_has_said_of_another_is_no_reason_against_that_one
 def test_one_that_others_wait_for_may_have_waited_itself() -> None:
     """For a share that only it lacks: of that the others know nothing."""
     assert cuts((OTHER, VICTIM, 4.0)) == []
+
+
+def test_one_that_has_told_its_view_is_waited_for_by_none_however_late_it_is() -> None:
+    told = ((LIAR, LIAR, 0.2), (VICTIM, VICTIM, 0.2))
+    assert cuts(*told, (LIAR, VICTIM, 4.0)) == [CutApart(GID, LIAR, frozenset({VICTIM}))]
