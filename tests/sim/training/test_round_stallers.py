@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,6 +36,24 @@ def means(swarm: SimSwarm) -> float:
     return sum(float(node.worker.strategy.lineage[0]) for node in swarm.nodes[:N_HONEST])
 
 
+@asynccontextmanager
+async def warm_swarm(
+    folder: Path, worker: StrategyWorker, attack: str
+) -> AsyncIterator[tuple[SimSwarm, Callable[[], Awaitable[None]]]]:
+    """Yield honest nodes that train, and what starts the hostile one."""
+    hostile = make_identity(N_HONEST).peer_id
+    with replaced_parts(ATTACKS[attack], lambda peer: peer == hostile):
+        async with sim_swarm(folder, N_HONEST, numel=NUMEL, worker=worker) as swarm:
+            await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.5)
+            await trio.sleep(WARM_S)
+
+            async def attacked() -> None:
+                swarm.add(replace(worker, initial=np.zeros(NUMEL)))
+                await swarm.start(N_HONEST)
+
+            yield swarm, attacked
+
+
 @pytest.mark.parametrize(
     ("worker", "attack"),
     [
@@ -45,19 +66,14 @@ def means(swarm: SimSwarm) -> float:
 async def test_four_fifths_of_the_rounds_are_left(
     tmp_path, autojump_clock, worker: StrategyWorker, attack: str
 ) -> None:
-    hostile = make_identity(N_HONEST).peer_id
-    with replaced_parts(ATTACKS[attack], lambda peer: peer == hostile):
-        async with sim_swarm(tmp_path, N_HONEST, numel=NUMEL, worker=worker) as swarm:
-            await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.5)
-            await trio.sleep(WARM_S)
-            before = means(swarm)
-            await trio.sleep(CLEAN_S)
-            clean_per_s = (means(swarm) - before) / CLEAN_S
-            swarm.add(replace(worker, initial=np.zeros(NUMEL)))
-            await swarm.start(N_HONEST)
-            before = means(swarm)
-            await trio.sleep(WATCHED_S)
-            assert (means(swarm) - before) / WATCHED_S >= 0.8 * clean_per_s
+    async with warm_swarm(tmp_path, worker, attack) as (swarm, start_hostile):
+        before = means(swarm)
+        await trio.sleep(CLEAN_S)
+        clean_per_s = (means(swarm) - before) / CLEAN_S
+        await start_hostile()
+        before = means(swarm)
+        await trio.sleep(WATCHED_S)
+        assert (means(swarm) - before) / WATCHED_S >= 0.8 * clean_per_s
 
 
 def commits(swarm: SimSwarm) -> np.ndarray:
@@ -69,20 +85,15 @@ def commits(swarm: SimSwarm) -> np.ndarray:
 async def test_two_of_whom_one_member_says_that_they_are_gone_are_in_means_all_the_same(
     tmp_path, autojump_clock, worker: StrategyWorker
 ) -> None:
-    hostile = make_identity(N_HONEST).peer_id
-    with replaced_parts(ATTACKS["round-ousts"], lambda peer: peer == hostile):
-        async with sim_swarm(tmp_path, N_HONEST, numel=NUMEL, worker=worker) as swarm:
-            await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.5)
-            await trio.sleep(WARM_S)
-            before = commits(swarm)
-            await trio.sleep(CLEAN_S)
-            clean_per_s = (commits(swarm) - before) / CLEAN_S
-            swarm.add(replace(worker, initial=np.zeros(NUMEL)))
-            await swarm.start(N_HONEST)
-            await trio.sleep(WATCHED_S / 2)  # it begins with its fourth mean, and is noticed
-            before = commits(swarm)
-            await trio.sleep(3 * WATCHED_S)
-            kept = (commits(swarm) - before) / (3 * WATCHED_S) / clean_per_s
-            print(kept)
-            assert kept.min() >= 0.4
-            assert kept.mean() >= 0.7
+    async with warm_swarm(tmp_path, worker, "round-ousts") as (swarm, start_hostile):
+        before = commits(swarm)
+        await trio.sleep(CLEAN_S)
+        clean_per_s = (commits(swarm) - before) / CLEAN_S
+        await start_hostile()
+        await trio.sleep(WATCHED_S / 2)  # it begins with its fourth mean, and is noticed
+        before = commits(swarm)
+        await trio.sleep(3 * WATCHED_S)
+        kept = (commits(swarm) - before) / (3 * WATCHED_S) / clean_per_s
+        print(kept)
+        assert kept.min() >= 0.4
+        assert kept.mean() >= 0.7
