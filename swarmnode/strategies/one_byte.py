@@ -21,7 +21,7 @@ A record that lies. Slopes are about N(0, |∇|²), so those of a swarm are of o
 makes up can be anything, and moves the model of all. With ``bound`` set, a record counts as no more
 than so many times the median size of the last ones, its round's among them, which fewer than half
 of the members cannot choose; and as one of as many as have authors among those, so that who makes a
-round gains nothing by leaving out the others'. Until there are some, none counts. All nodes find
+round gains no weight by leaving out the others'. Until there are some, none counts. All nodes find
 the same.
 
 Deviations. The authors draw z from N(0, I), which no library promises to repeat across versions

@@ -446,8 +446,11 @@ class RoundPatience:
     def doubted(self, members: Iterable[PeerId], now: float) -> frozenset[PeerId]:
         """Return those that have held a round of late, be it once, or were wrong about others."""
         least_s = limits.EXCHANGE_BUDGET_S - limits.EXCHANGE_PATIENCE_S_MIN / 2
-        late = {peer for peer in members if self.conduct.budget_s(peer, now) < least_s}
-        return frozenset(late.union(self.hearsay.mistaken))
+        return frozenset(
+            peer
+            for peer in members
+            if peer in self.hearsay.mistaken or self.conduct.budget_s(peer, now) < least_s
+        )
 
     def _turn(self, peer: PeerId, now: float) -> tuple[bool, float, PeerId]:
         """Of members to be left out the silent ones are first, then those that owe most."""

@@ -35,13 +35,14 @@ def trained(
     *,
     seed: int,
     n: int = 5,
+    liars: int = 1,
     alone_every: int = 0,
     rounds: int = 250,
 ) -> float:
-    """Return the loss that n members come to, the last of them a liar.
+    """Return the loss that n members come to, the last ones of them liars.
 
-    All have the same model, so one stands for all. Every ``alone_every`` rounds the liar makes the
-    round, of its own record only.
+    All have the same model, so one stands for all. Every ``alone_every`` rounds the last one makes
+    the round, of its own record only.
     """
     task = Logistic(n, seed)
     node = OneByte({"lr": 0.2, "bound": bound}, task.x[0])
@@ -53,7 +54,7 @@ def trained(
         for k in range(n):
             author = bytes([k + 1]) * 32
             slope = slope_of(node.x, task, draw_direction(seed, number, author, DIM))
-            if lie is not None and k == n - 1:
+            if lie is not None and k >= n - liars:
                 slope = lie(slope, node)
             records.append(Record(author, encode_slope(slope), number))
         is_alone = alone_every != 0 and number % alone_every == 0
@@ -62,8 +63,8 @@ def trained(
 
 
 @functools.cache
-def in_peace(bound: float, seed: int) -> float:
-    return trained(bound, seed=seed)
+def in_peace(bound: float, seed: int, n: int = 5) -> float:
+    return trained(bound, seed=seed, n=n)
 
 
 def slope_of(x: torch.Tensor, task: Logistic, z: torch.Tensor) -> float:
@@ -90,11 +91,33 @@ def test_one_liar_of_five_leaves_most_of_what_is_learnt_in_peace(lie: str, seed:
     assert kept(attacked, in_peace(BOUNDED["bound"], seed)) > 0.8
 
 
+def kept_among(n: int, liars: int, seed: int, **changes: int) -> float:
+    bound, lie = BOUNDED["bound"], LIARS["largest, the wrong way"]
+    attacked = trained(bound, lie, seed=seed, n=n, liars=liars, **changes)
+    return kept(attacked, in_peace(bound, seed, n))
+
+
+@pytest.mark.parametrize("seed", [41, 42, 43])
+@pytest.mark.parametrize(("n", "liars"), [(4, 1), (8, 1), (8, 2), (16, 3)])
+def test_a_fourth_may_lie(n: int, liars: int, seed: int) -> None:
+    assert kept_among(n, liars, seed) > 0.7
+
+
+@pytest.mark.parametrize("seed", [41, 42, 43])
+@pytest.mark.parametrize(("n", "liars"), [(3, 1), (5, 2)])
+def test_a_third_of_liars_undoes_what_the_others_learn(n: int, liars: int, seed: int) -> None:
+    assert kept_among(n, liars, seed) < 0.2
+
+
+@pytest.mark.parametrize("seed", [41, 42, 43])
+def test_one_of_four_that_makes_every_fourth_round_alone_is_too_much_as_well(seed: int) -> None:
+    assert kept_among(4, 1, seed, alone_every=4) < 0.2
+    assert kept_among(8, 1, seed, alone_every=8) > 0.8
+
+
 @pytest.mark.parametrize("seed", [31, 32, 33])
 def test_a_liar_that_leaves_out_the_records_of_the_others_gains_little(seed: int) -> None:
-    lie = LIARS["largest, the wrong way"]
-    attacked = trained(BOUNDED["bound"], lie, seed=seed, alone_every=5)
-    assert kept(attacked, in_peace(BOUNDED["bound"], seed)) > 0.7
+    assert kept_among(5, 1, seed, alone_every=5) > 0.7
 
 
 def test_without_the_bound_one_liar_ruins_the_model() -> None:

@@ -224,7 +224,7 @@ def test_each_author_counts_as_one_whatever_its_id_is() -> None:
         records = [Record(author, encode_slope(1.0), number) for author in authors]
         node.on_records(number, records)
     z = sum(draw_direction(SEED, 3, author, NUMEL) for author in authors)
-    # The first two share a number, as every few hundred million ids do by chance.
+    # The first two share a number, as 0 stands for none.
     assert torch.allclose(node.x, -z * one / 3)
 
 
