@@ -59,6 +59,7 @@ _FAST_S = 0.01
 # Nodes take a mean in at steps of their own: not at every moment have two the same behind them.
 _LOOKS = 12
 _LINEAGES = ("streaming", "diloco", "sparse")
+_IN_PAIRS = ("sums", "pair-average", "noloco", "a2cid2", "dadao")
 _CRASHES_MAX = 3  # of a worker: one more within ten minutes ends its node, as it says
 _SLOWER = 10.0
 
@@ -273,9 +274,10 @@ async def _check_bits(swarm: SimSwarm, within_s: float) -> None:
 def _is_made_huge(scenario: Scenario) -> bool:
     """Whether a liar may make vectors so large that others refuse them for good.
 
-    The fake worker weighs nothing, and has no slow weights that others could give.
+    In pairs nothing is weighed here, as real workers do, and there are no slow weights that others
+    could give.
     """
-    return scenario.strategy == "sums" and scenario.attack == "scaled"
+    return scenario.strategy in _IN_PAIRS and scenario.attack == "scaled"
 
 
 async def _check_life(swarm: SimSwarm, honest: list[SimNode], *, moves: bool) -> None:
