@@ -261,6 +261,9 @@ GROUP_CUT_S = 2.0
 # mean that it keeps a member out of: it has each of them once in so many. To an honest one it means
 # little.
 GROUP_MISTAKEN_RUNS = 1024
+# ... and of two of which one was so often said to be gone by the other, which may have waited for
+# what it alone lacked: by a line that failed, or as one of them means it. Which, none can tell.
+GROUP_APART_MIN = 3
 # From the first look for the others to the roll being closed without the members that are missing.
 GROUP_ENLIST_S_MAX = 120.0
 # A change of the view is one small message each way; a member silent that long is gone.

@@ -254,7 +254,7 @@ class GroupRuns:
             self._post(effect.peer).say(effect.message)
         elif isinstance(effect, events.HeldRound):
             self._held(effect.peer, effect.held_s)
-        elif isinstance(effect, events.CutApart):
+        elif isinstance(effect, events.CutApart | events.Named):
             self._patience.note_said(effect, self._now())
             _log.info("a member says that others are gone", peer=effect.peer.short)
         elif isinstance(effect, events.AskAlive):

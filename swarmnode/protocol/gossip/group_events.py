@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from swarmnode.errors import RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.wire.exchange.group import Message
 
@@ -94,33 +93,6 @@ class Plan:
     def shares(self, pieces: Iterable[int], but: PeerId) -> set[tuple[PeerId, int]]:
         """Return (contributor, piece) of what pieces are made of, without those of one member."""
         return {(peer, piece) for peer in self.contributors if peer != but for piece in pieces}
-
-
-def check_pieces(peer: PeerId, pieces_max: int, *pieces: int) -> None:
-    """Raise RemoteProtocolError if a peer speaks of pieces that no plan of a run can have."""
-    if any(piece >= pieces_max for piece in pieces):
-        raise RemoteProtocolError(
-            f"expected pieces below {pieces_max}, got {max(pieces)}", peer=str(peer)
-        )
-
-
-def check_flush(
-    peer: PeerId,
-    view: Set[PeerId],
-    prepared: tuple[PeerId, ...],
-    adopted: Collection[tuple[PeerId, ...]],
-) -> None:
-    """Raise RemoteProtocolError for what no honest member says, whatever was lost on the way.
-
-    Who is prepared has had a FLUSH with exactly its contributors from each of them, the receiver
-    too, whose views were ``adopted``; and views only shrink.
-    """
-    if peer not in view:
-        raise RemoteProtocolError("expected a view with its sender in it", peer=str(peer))
-    if prepared and not (prepared in adopted and view < set(prepared)):
-        raise RemoteProtocolError(
-            "expected a member to be prepared over an earlier view, or over none", peer=str(peer)
-        )
 
 
 def has_majority(electorate: Collection[PeerId], view: Iterable[PeerId]) -> bool:
@@ -427,14 +399,23 @@ class HeldRound:
 
 @dataclass(frozen=True)
 class CutApart:
-    """A member says that others are gone.
+    """On a member's word that others are gone too few are left: nothing comes of the run."""
 
-    ``others``: it goes on without these, that were there; empty: nothing comes of the run by that.
+    gid: bytes
+    peer: PeerId
+
+
+@dataclass(frozen=True)
+class Named:
+    """On a member's word that ``others`` are gone, which were there, this one goes on without.
+
+    ``is_excused``: it may have waited for what it alone lacks.
     """
 
     gid: bytes
     peer: PeerId
-    others: frozenset[PeerId] = frozenset()
+    others: frozenset[PeerId]
+    is_excused: bool = False
 
 
 @dataclass(frozen=True)
@@ -495,6 +476,7 @@ Effect = (
     | Assemble
     | HeldRound
     | CutApart
+    | Named
     | Commit
     | Abort
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 
 from swarmnode import limits
 from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip import hearsay
 from swarmnode.protocol.gossip.group_events import (
     Abort,
     Assemble,
@@ -25,12 +26,9 @@ from swarmnode.protocol.gossip.group_events import (
     TakePayload,
     UsePlan,
     Witness,
-    check_flush,
-    check_pieces,
     plan_id,
 )
 from swarmnode.protocol.gossip.groups import weights_of
-from swarmnode.protocol.gossip.hearsay import Words
 from swarmnode.protocol.gossip.round_patience import Roll, StageTimes
 from swarmnode.protocol.gossip.witnesses import differing, dissenters, kept_mean, witnessed_by
 from swarmnode.wire.exchange import group as wire
@@ -47,7 +45,8 @@ class Run:
         self.phase = Phase.ENLIST
         self.outcome: Commit | Abort | None = None
         self.view: tuple[PeerId, ...] = tuple(sorted({*begin.members, self_id}))
-        self.roll, self.words, self.times = Roll(begin, self_id, now), Words(begin), StageTimes(now)
+        self.roll, self.times = Roll(begin, self_id, now), StageTimes(now)
+        self.words = hearsay.Words(begin)
         self._gone: set[PeerId] = set()
         self._since, self._resend_at = now, now + limits.GROUP_RESEND_S  # of the phase, of words
         self._flush = wire.Flush(self.gid, (), ())
@@ -78,11 +77,11 @@ class Run:
             case wire.Flush():
                 self._take_flush(peer, message, now)
             case wire.Want():
-                check_pieces(peer, self.begin.pieces_max, *message.shares, *message.sums)
+                hearsay.check_pieces(peer, self.begin.pieces_max, *message.shares, *message.sums)
                 self._wants[peer] = message
                 self._serve(peer)
             case wire.Share() | wire.Sum():
-                check_pieces(peer, self.begin.pieces_max, message.piece)
+                hearsay.check_pieces(peer, self.begin.pieces_max, message.piece)
                 if self.expects(peer, message):
                     self._take(peer, message, now)
             case wire.Prepared():
@@ -187,7 +186,7 @@ class Run:
         if self.phase is Phase.ENLIST and len(self.roll.came) < 2:
             self.give_up("no other member came")
         elif silent:
-            self._charge(silent, now)
+            self._charge(hearsay.equal_parts(silent), now)
             self._adopt(set(self.view) - silent, now)
         else:
             self.give_up("timeout: this node is too slow itself")
@@ -195,12 +194,19 @@ class Run:
     def _waited_s(self, now: float) -> float:
         return self.roll.waited_s(now) if self.phase is Phase.ENLIST else now - self._since
 
-    def _charge(self, peers: Collection[PeerId], now: float) -> None:
-        """Charge them for the wait, which is one wait whatever their number: each its part."""
-        held_s = self._waited_s(now) / max(1, len(peers))
+    def _charge(self, parts: Mapping[PeerId, float], now: float) -> None:
+        """Charge members for the wait, each its part."""
+        peers, s = set(parts), self._waited_s(now)
         if self.phase is Phase.ENLIST:  # where none is called, honest members come out of phase
-            peers = set(peers) - self.roll.behind if self.roll.has_called else ()
-        self.effects += (HeldRound(self.gid, peer, held_s) for peer in sorted(peers))
+            peers = peers - self.roll.behind if self.roll.has_called else set()
+        self.effects += (HeldRound(self.gid, peer, parts[peer] * s) for peer in sorted(peers))
+
+    def _said(self, peer: PeerId, view: set[PeerId], now: float) -> hearsay.Said:
+        left_out, missing = frozenset(self.view) - view, frozenset(self.waits_for)
+        waited_s, left_s = self._waited_s(now), self._phase_ends_at - now
+        is_early = self.phase is Phase.RUN and left_s > hearsay.EARLY_SHARE * self.begin.stage_s
+        is_open = self.phase is Phase.ENLIST
+        return hearsay.Said(peer, left_out, missing, waited_s, left_s, is_open, is_early)
 
     @property
     def waits_for(self) -> set[PeerId]:
@@ -272,18 +278,13 @@ class Run:
             self.effects.append(CutApart(self.gid, peer))
             self.lose(peer, now)
             return
-        check_flush(peer, theirs, prepared, self.adopted)
-        common, missing = set(self.view) & theirs, self.waits_for
-        is_late = 2 * self._waited_s(now) >= self._phase_ends_at - now  # by other clocks
-        silent = missing - theirs if is_late else set()
-        self.words.note(peer, theirs, prepared)
-        is_open, left_out = self.phase is Phase.ENLIST, set(self.view) - common
-        is_kept = self.words.keeps(left_out - silent, peer, self.roll.came, is_open=is_open)
-        is_only_maker = self.begin.calls and is_late and missing == {peer}  # it may name any other
-        if not is_kept and (is_open or left_out):  # one loses patience first, and all have waited
-            if not (is_late and peer in missing):  # then it may have waited for what it alone lacks
-                self.effects += self.words.unprovoked(peer, (left_out - silent) & self.roll.came)
-            self._charge({*left_out, peer} if is_only_maker else silent, now)
+        hearsay.check_flush(peer, theirs, prepared, self.adopted)
+        common, said, words = set(self.view) & theirs, self._said(peer, theirs, now), self.words
+        words.note(peer, theirs, prepared)
+        is_kept = words.keeps(said, self.roll.came)
+        self._charge(words.parts(said, is_kept=is_kept), now)
+        if not is_kept and (said.is_open or said.left_out):
+            self.effects += words.named(said, self.roll.came)
             self._adopt(common, now)
         if self.phase is not Phase.OVER and theirs == set(self.view):
             if message.wants_answer:
@@ -305,7 +306,7 @@ class Run:
         self.view = tuple(sorted(view))
         self._tell(sorted(left_out), wire.Leave(self.gid, "left out of the view"))
         if not self.begin.may_finish(self.view):
-            self.effects += self.words.paid
+            self.effects += self.words.cut_apart
             self.give_up("too few are left")
             return
         if not self.adopted:

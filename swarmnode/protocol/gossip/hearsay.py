@@ -9,19 +9,106 @@ then, so these go on without it, and wait no more: it leaves itself out. Of two 
 and say it of each other, a lot of the run decides. So a liar keeps no member out of all means of
 the others, and members that told on what it said are no worse off: others find by themselves who is
 gone.
+
+One that the others wait for may have waited itself, for what it alone lacks; or one that they wait
+for waits for it. Then one of the two is the reason, and the others cannot know which: one that
+gives another one nothing and one that says so look the same. They share what was waited, but for
+one that is not doubted where the other one is. If it happens GROUP_APART_MIN times with the same
+two, both are doubted, so that each is in half of the means. One that has held up rounds of late is
+left out of rolls (``round_patience.py``), by some sooner than by others: who does so is not wrong
+about it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Set
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from swarmnode import limits
+from swarmnode.errors import RemoteProtocolError
 from swarmnode.ids import PeerId
-from swarmnode.protocol.gossip.group_events import Begin, CutApart
+from swarmnode.protocol.gossip.group_events import Begin, CutApart, Named
+
+_Key = TypeVar("_Key")
 
 # So many are remembered that were mistaken, and that were said to be gone: a group or two.
 _REMEMBERED_MAX = 2 * limits.GROUP_MEMBERS_MAX
+# One loses patience first, and clocks begin apart: no earlier than this part of what others wait,
+# three stages at the most, of which it may have waited the first.
+_LATE_SHARE = 1 / 3
+# Until all of the time is over but for this part of a stage, by which clocks may differ, one that
+# is waited for may wait for another one.
+EARLY_SHARE = 1 / 3
+
+
+def check_pieces(peer: PeerId, pieces_max: int, *pieces: int) -> None:
+    """Raise RemoteProtocolError if a peer speaks of pieces that no plan of a run can have."""
+    if any(piece >= pieces_max for piece in pieces):
+        raise RemoteProtocolError(
+            f"expected pieces below {pieces_max}, got {max(pieces)}", peer=str(peer)
+        )
+
+
+def check_flush(
+    peer: PeerId,
+    view: Set[PeerId],
+    prepared: tuple[PeerId, ...],
+    adopted: Collection[tuple[PeerId, ...]],
+) -> None:
+    """Raise RemoteProtocolError for what no honest member says, whatever was lost on the way.
+
+    Who is prepared has had a FLUSH with exactly its contributors from each of them, the receiver
+    too, whose views were ``adopted``; and views only shrink.
+    """
+    if peer not in view:
+        raise RemoteProtocolError("expected a view with its sender in it", peer=str(peer))
+    if prepared and not (prepared in adopted and view < set(prepared)):
+        raise RemoteProtocolError(
+            "expected a member to be prepared over an earlier view, or over none", peer=str(peer)
+        )
+
+
+@dataclass(frozen=True)
+class Said:
+    """A member has told its view, where this one has another one or none.
+
+    Attributes:
+        peer: who told it.
+        left_out: members of ours that are not in it.
+        missing: whom this one waits for, ``waited_s`` by now, and yet ``left_s``.
+        is_open: whether members may still come to the roll.
+        is_early: whether those that this one waits for may wait for another one.
+    """
+
+    peer: PeerId
+    left_out: frozenset[PeerId]
+    missing: frozenset[PeerId]
+    waited_s: float
+    left_s: float
+    is_open: bool
+    is_early: bool
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it may have waited long enough, by its own clock."""
+        return self.waited_s >= _LATE_SHARE * (self.waited_s + self.left_s)
+
+    @property
+    def silent(self) -> frozenset[PeerId]:
+        """Those of whom it says that they are gone, and whom this one waits for as well."""
+        return self.left_out & self.missing if self.is_late else frozenset()
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether it may have waited for what it alone lacks."""
+        return self.is_late and self.peer in self.missing
+
+
+def equal_parts(peers: Collection[PeerId]) -> dict[PeerId, float]:
+    """Return what each pays for a wait, which is one wait whatever their number."""
+    return dict.fromkeys(peers, 1 / max(1, len(peers)))
 
 
 class Words:
@@ -31,6 +118,7 @@ class Words:
         self._begin = begin
         self._told: dict[PeerId, tuple[frozenset[PeerId], tuple[PeerId, ...]]] = {}
         self._believed: PeerId | None = None  # the first whose word has left out others
+        self._paid: set[PeerId] = set()
 
     def note(self, peer: PeerId, view: Collection[PeerId], prepared: tuple[PeerId, ...]) -> None:
         """A member has told its view, and which mean it holds."""
@@ -45,28 +133,55 @@ class Words:
         """Whether a member has told a view without some of this one."""
         return peer in self._told and not self._told[peer][0] >= set(view)
 
-    def keeps(
-        self, left_out: set[PeerId], word_of: PeerId, came: set[PeerId], *, is_open: bool
-    ) -> bool:
+    def keeps(self, said: Said, came: set[PeerId]) -> bool:
         """Whether members stay in the view although another one says that they are gone.
 
-        ``came``: those that are there; while the roll ``is_open`` the others may still come.
+        ``came``: those that are there.
         """
-        away = set() if is_open else left_out - came
-        is_kept = any(self._stays(peer, word_of) for peer in left_out - away)
+        doubted = self._begin.doubted
+        is_blind = said.is_early and said.peer in doubted
+        left_out = said.left_out - (frozenset() if is_blind else said.silent)
+        away = frozenset() if said.is_open else left_out - came
+        is_kept = any(self._stays(peer, said.peer) for peer in left_out - away)
         if left_out and not is_kept and self._believed is None:
-            self._believed = word_of
+            self._believed = said.peer
         return is_kept
 
-    def unprovoked(self, peer: PeerId, others: set[PeerId]) -> Iterator[CutApart]:
+    def named(self, said: Said, came: set[PeerId]) -> Iterator[Named]:
         """Yield of whom a member says that they are gone, if these did not say so of it.
 
         Not in the log, where its rounds lack a share that none but who makes them can miss.
         """
-        their_view = {other: self._told[other][0] for other in others if other in self._told}
-        others = {other for other in others if peer in their_view.get(other, {peer})}
+        peer, told, gid = said.peer, self._told, self._begin.gid
+        known = {other for other in said.left_out & came if peer in told.get(other, ({peer},))[0]}
+        others = frozenset(known - said.silent)
         if others and not self._begin.calls:
-            yield CutApart(self._begin.gid, peer, frozenset(others))
+            yield Named(gid, peer, others, said.is_excused)
+        early = known & said.silent if said.is_early else frozenset()
+        if early and not self._begin.calls:
+            yield Named(gid, peer, frozenset(early), is_excused=True)
+
+    def parts(self, said: Said, *, is_kept: bool) -> dict[PeerId, float]:
+        """Return who pays for the wait that a member ends by its word, and which part of it.
+
+        One whose word counts for nothing is not waited for any more either: it pays once.
+        """
+        if is_kept:
+            if said.peer in self._paid or said.is_open or not said.is_excused:
+                return {}
+            self._paid.add(said.peer)
+        if not said.left_out:
+            return {}
+        is_only_one = self._begin.calls and said.missing == {said.peer}
+        is_one_of_two = said.is_early if said.silent else said.is_excused
+        if not is_one_of_two or (said.is_open and not is_only_one):
+            return equal_parts(said.silent)
+        others, doubted = said.silent or said.left_out, self._begin.doubted
+        if said.peer not in doubted and others <= doubted:
+            return equal_parts(others)
+        if said.peer in doubted and others.isdisjoint(doubted):
+            return {said.peer: 1.0}
+        return {other: part / 2 for other, part in equal_parts(others).items()} | {said.peer: 1 / 2}
 
     def _stays(self, peer: PeerId, word_of: PeerId) -> bool:
         doubted = self._begin.doubted
@@ -76,38 +191,57 @@ class Words:
         return hashlib.sha256(self._begin.gid + peer).digest()
 
     @property
-    def paid(self) -> Iterator[CutApart]:
+    def cut_apart(self) -> Iterator[CutApart]:
         """What the first pays for whose word has left out others, if nothing comes of the run."""
         if self._believed is not None:
             yield CutApart(self._begin.gid, self._believed)
 
 
-class Hearsay:
-    """Which members were wrong about others; of one kind of rounds.
+def _forget(remembered: dict[_Key, Any]) -> None:
+    for key in list(remembered)[:-_REMEMBERED_MAX]:
+        del remembered[key]
 
-    Attributes:
-        mistaken: in how many runs more their word is doubted.
-    """
+
+class Hearsay:
+    """Which members were wrong about others; of one kind of rounds."""
 
     def __init__(self) -> None:
-        self.mistaken: dict[PeerId, int] = {}
-        self._said: dict[PeerId, set[PeerId]] = {}  # of whom, and who did, since the last run began
-        self._before: dict[PeerId, set[PeerId]] = {}  # in runs before
+        self._mistaken: dict[PeerId, int] = {}  # in how many runs more
+        self._apart: dict[frozenset[PeerId], tuple[int, int]] = {}  # how often; ... of two
+        # Of whom, and who did, and was excused: since the last run began, and in runs before.
+        self._said: dict[PeerId, dict[PeerId, bool]] = {}
+        self._before: dict[PeerId, dict[PeerId, bool]] = {}
+
+    @property
+    def doubted(self) -> set[PeerId]:
+        """Members whose word about others is doubted."""
+        apart = [
+            two
+            for two, (times, _) in self._apart.items()
+            if times >= limits.GROUP_APART_MIN and two.isdisjoint(self._mistaken)
+        ]
+        return set(self._mistaken).union(*apart)
 
     def note_begun(self) -> None:
         """A run begins: those that are heard from now on were not gone in the last one."""
         for peer, by in self._said.items():
-            self._before[peer] = self._before.pop(peer, set()) | by
+            before = self._before.pop(peer, {})
+            excused = {who: excused and before.get(who, True) for who, excused in by.items()}
+            self._before[peer] = before | excused
         self._said.clear()
-        for remembered in (self._before, self.mistaken):
-            for peer in list(remembered)[:-_REMEMBERED_MAX]:
-                del remembered[peer]
-        self.mistaken = {peer: runs - 1 for peer, runs in self.mistaken.items() if runs > 1}
+        self._mistaken = {peer: runs - 1 for peer, runs in self._mistaken.items() if runs > 1}
+        self._apart = {
+            two: (times, runs - 1) for two, (times, runs) in self._apart.items() if runs > 1
+        }
+        _forget(self._before)
+        _forget(self._mistaken)
+        _forget(self._apart)
 
-    def note_said(self, peer: PeerId, others: Iterable[PeerId]) -> None:
+    def note_named(self, named: Named) -> None:
         """On a member's word a run goes on without these, which were there as far as was known."""
-        for other in others:
-            self._said.setdefault(other, set()).add(peer)
+        for other in named.others:
+            by = self._said.setdefault(other, {})
+            by[named.peer] = named.is_excused and by.get(named.peer, True)
 
     def note_gone(self, peer: PeerId) -> None:
         """It is: its session ended, or it did not answer."""
@@ -116,4 +250,10 @@ class Hearsay:
 
     def note_heard(self, peer: PeerId) -> None:
         """It says something."""
-        self.mistaken |= dict.fromkeys(self._before.pop(peer, ()), limits.GROUP_MISTAKEN_RUNS)
+        for other, is_excused in self._before.pop(peer, {}).items():
+            if is_excused:
+                two = frozenset((peer, other))
+                times, _ = self._apart.pop(two, (0, 0))
+                self._apart[two] = times + 1, limits.GROUP_MISTAKEN_RUNS
+            else:
+                self._mistaken[other] = limits.GROUP_MISTAKEN_RUNS

@@ -50,7 +50,7 @@ from dataclasses import dataclass, field, replace
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.conduct import ConductTable
-from swarmnode.protocol.gossip.group_events import Begin, CutApart, HeldRound, has_majority
+from swarmnode.protocol.gossip.group_events import Begin, CutApart, HeldRound, Named, has_majority
 from swarmnode.protocol.gossip.hearsay import Hearsay
 from swarmnode.protocol.gossip.patience import Usual, answer_s, first_s
 
@@ -389,13 +389,16 @@ class RoundPatience:
         """A run waited for this member alone for so long."""
         self.conduct.note_held(peer, held_s, now, is_stall=False)
 
-    def note_said(self, said: CutApart, now: float) -> None:
+    def note_said(self, said: CutApart | Named, now: float) -> None:
         """A member said that others are gone.
 
         If so many that nothing could come of a run, it is behind at the next one; none is held.
         """
-        if said.others:
-            self.hearsay.note_said(said.peer, said.others)
+        if isinstance(said, Named):
+            # Who has left one that was late out of its roll says no more than that.
+            late = {each for each in said.others if self._is_late(each, now)}
+            others = said.others if said.is_excused else said.others - late
+            self.hearsay.note_named(replace(said, others=others))
             return
         peer = said.peer
         self.note_held(peer, limits.GROUP_CUT_S, now)
@@ -445,12 +448,12 @@ class RoundPatience:
 
     def doubted(self, members: Iterable[PeerId], now: float) -> frozenset[PeerId]:
         """Return those that have held a round of late, be it once, or were wrong about others."""
+        wrong = self.hearsay.doubted
+        return frozenset(peer for peer in members if peer in wrong or self._is_late(peer, now))
+
+    def _is_late(self, peer: PeerId, now: float) -> bool:
         least_s = limits.EXCHANGE_BUDGET_S - limits.EXCHANGE_PATIENCE_S_MIN / 2
-        return frozenset(
-            peer
-            for peer in members
-            if peer in self.hearsay.mistaken or self.conduct.budget_s(peer, now) < least_s
-        )
+        return self.conduct.budget_s(peer, now) < least_s
 
     def _turn(self, peer: PeerId, now: float) -> tuple[bool, float, PeerId]:
         """Of members to be left out the silent ones are first, then those that owe most."""

@@ -11,6 +11,10 @@ round-claims      it turns updates around, and says that its own is the mean of 
 round-cuts        it tells each member of a group that all others are gone
 round-cuts-late   ... in the midst of a run
 round-cuts-one    ... that one is, another one for each
+round-ousts       ... that two are, the same two for all
+round-names-STALL it stalls, and says in time that another one is gone, which it has waited for
+round-frames      it holds back its share from one, and says that this one is gone
+round-slights     it holds back its share from one, and says nothing
 withheld          it announces messages of a gathering and gives none
 snapshots         each snapshot that it offers is turned around, and a million steps ahead
 snapshots-near    ... or half as far again as the swarm is: so much counts
@@ -58,8 +62,11 @@ from tests.kits.hostile.rounds import (
     CuttingLateRuns,
     CuttingOneRuns,
     CuttingRuns,
+    FramingRuns,
+    NamingRuns,
     OustingRuns,
     RoundStall,
+    SlightingRuns,
     StallingRuns,
     WithholdingRounds,
 )
@@ -116,6 +123,10 @@ def _pairs(stall: PairStall) -> Attack:
     return Attack(exchanges=type("Stalling", (StallingExchanges,), {"stall": stall}))
 
 
+def _naming(stall: RoundStall) -> Attack:
+    return Attack(runs=type("Naming", (NamingRuns,), {"stall": stall}))
+
+
 def _rounds(stall: RoundStall) -> Attack:
     return Attack(runs=type("Stalling", (StallingRuns,), {"stall": stall}))
 
@@ -134,6 +145,9 @@ ATTACKS: dict[str, Attack] = {
     "round-cuts-late": Attack(runs=CuttingLateRuns),
     "round-cuts-one": Attack(runs=CuttingOneRuns),
     "round-ousts": Attack(runs=OustingRuns),
+    **{f"round-names-{stall}": _naming(stall) for stall in ROUND_STALLS},
+    "round-frames": Attack(runs=FramingRuns),
+    "round-slights": Attack(runs=SlightingRuns),
     "withheld": Attack(messages=WithholdingRounds),
     "snapshots": Attack(spoil=turned, snapshots=boasting(far_ahead)),
     "snapshots-near": Attack(spoil=turned, snapshots=boasting(half_as_far_again)),

@@ -155,6 +155,62 @@ class OustingRuns(LateRuns, CuttingRuns):
         return set(members).difference(() if told in ousted else ousted)
 
 
+class NamingRuns(LateRuns):
+    """In place of :class:`GroupRuns`: waits, as if for another one, and says that this is gone.
+
+    It does nothing from its ``stall`` on, towards any, until it has waited ``wait_share`` of what
+    the others would; then it takes part again, without the one that it has named, always the same.
+    With ``is_framing`` it holds back its share alone, and from that one alone: so the others wait
+    for that one, which waits for it.
+    """
+
+    stall: RoundStall = "share"
+    wait_share = 0.4
+    is_framing = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._is_named: dict[bytes, bool] = {}  # in which runs it waits; and has said so
+
+    def instead_of(self, effect: events.Effect) -> Iterator[events.Effect]:
+        run = self._runs.get(getattr(getattr(effect, "message", effect), "gid", b""))
+        if run is None or self._commits < HONEST_RUNS or not self._holds_back(run, effect):
+            yield from super().instead_of(effect)
+        elif run.begin.gid not in self._is_named:
+            self._is_named[run.begin.gid] = False
+            self._start(run, self._name)
+
+    def _holds_back(self, run: Any, effect: events.Effect) -> bool:
+        if self._is_named.get(run.begin.gid):
+            return False
+        if self.is_framing:
+            return isinstance(effect, events.SendShare) and effect.peer == min(run.members)
+        return is_withheld(effect, self.stall)
+
+    async def _name(self, run: Any) -> None:
+        begin = run.begin
+        waited_s = begin.enlist_s if self.stall == "enlist" else begin.stage_s
+        await trio.sleep(self.wait_share * waited_s)
+        self._is_named[begin.gid] = True
+        self.lose(min(run.members), begin.gid)
+
+
+class FramingRuns(NamingRuns):
+    """... and holds back its share alone, so that the others wait for the one that it names."""
+
+    wait_share = 0.8
+    is_framing = True
+
+
+class SlightingRuns(LateRuns):
+    """In place of :class:`GroupRuns`: keeps its share from one member, always the same."""
+
+    def instead_of(self, effect: events.Effect) -> Iterator[events.Effect]:
+        is_hostile = self._commits >= HONEST_RUNS and isinstance(effect, events.SendShare)
+        if not is_hostile or effect.peer != min(self._runs[effect.gid].members):
+            yield from super().instead_of(effect)
+
+
 class CuttingLateRuns(CuttingRuns):
     """... in the midst of a run, when all have agreed on a view."""
 

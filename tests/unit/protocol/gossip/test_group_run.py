@@ -18,6 +18,7 @@ from swarmnode.protocol.gossip.group_events import (
     Effect,
     HeldRound,
     Loaded,
+    Named,
     PeerSilent,
     Received,
     Send,
@@ -132,8 +133,8 @@ def test_only_the_first_pays_whose_word_has_left_out_others_if_nothing_comes_of_
     tell(core, THIRD, LEFT_OUT, OTHER)  # as others have told it since
     tell(core, THIRD, LEFT_OUT, STALLER)
     told = core.poll_effects()
-    paid = [each for each in told if isinstance(each, CutApart) and not each.others]
-    assert paid == [CutApart(GID, STALLER)]
+    cuts = [each for each in told if isinstance(each, CutApart)]
+    assert cuts == [CutApart(GID, STALLER)]
     assert [each.why for each in told if isinstance(each, Abort)] == ["too few are left"]
 
 
@@ -200,23 +201,88 @@ def test_a_member_for_which_a_roll_was_held_pays_for_no_wait() -> None:
         assert {each.peer for each in told if isinstance(each, HeldRound)} == charged
 
 
-@pytest.mark.parametrize(
-    ("calls", "charged"), [(True, {SELF: 0.5, STALLER: 0.5}), (False, {})], ids=["log", "group"]
-)
-def test_who_makes_all_of_a_round_pays_half_for_whom_it_leaves_out(
-    calls: bool, charged: dict[PeerId, float]
-) -> None:
-    """All wait for it alone, and only it knows whose share is missing."""
+def waiting_for_the_maker(**changes: Any) -> GroupCore:
+    """Return the core of one that waits for the sums of SELF, from 0.0 on for two seconds."""
     core = GroupCore(OTHER)
-    core.handle(Begin(GID, ALL, 1, 1.0, 5.0, 1.0, electorate=ALL, calls=calls), 0.0)
-    everyone = tuple(map(bytes, ALL))
-    for peer in set(ALL) - {OTHER}:
+    core.handle(Begin(GID, ALL, 1, 1.0, 5.0, 1.0, electorate=ALL, **changes), 0.0)
+    others = [peer for peer in ALL if peer != OTHER]
+    for peer in others:
         core.handle(Received(peer, Enlist(GID, False)), 0.0)
-        core.handle(Received(peer, Flush(GID, everyone, ())), 0.0)
+    for peer in others:
+        tell(core, peer, now=0.0)
     core.poll_effects()
-    core.handle(Received(SELF, Flush(GID, everyone[:-1], ())), 1.0)
-    held = [each for each in core.poll_effects() if isinstance(each, HeldRound)]
-    assert {each.peer: each.held_s for each in held} == charged
+    return core
+
+
+def paid(told: list[Effect]) -> dict[PeerId, float]:
+    """Return who has held the others for how long."""
+    return {each.peer: each.held_s for each in told if isinstance(each, HeldRound)}
+
+
+@pytest.mark.parametrize("calls", [True, False], ids=["log", "group"])
+def test_who_makes_all_of_a_round_pays_half_for_whom_it_leaves_out(calls: bool) -> None:
+    """All wait for it alone, and only it knows whose share is missing."""
+    core = waiting_for_the_maker(calls=calls)
+    tell(core, SELF, STALLER, now=1.0)
+    assert paid(core.poll_effects()) == {SELF: 0.5, STALLER: 0.5}
+
+
+def test_of_two_the_one_that_is_doubted_pays_all() -> None:
+    for doubted, charged in (
+        ({SELF}, {SELF: 1.0}),
+        ({STALLER}, {STALLER: 1.0}),
+        ({SELF, STALLER}, {SELF: 0.5, STALLER: 0.5}),
+        ({THIRD}, {SELF: 0.5, STALLER: 0.5}),
+    ):
+        core = waiting_for_the_maker(doubted=frozenset(doubted))
+        tell(core, SELF, STALLER, now=1.0)
+        assert paid(core.poll_effects()) == charged
+
+
+@pytest.mark.parametrize(
+    ("at", "charged", "notes"),
+    [
+        (0.6, {}, [Named(GID, STALLER, frozenset({SELF}))]),
+        (0.8, {SELF: 0.4, STALLER: 0.4}, [Named(GID, STALLER, frozenset({SELF}), True)]),
+        (1.75, {SELF: 1.75}, []),
+    ],
+    ids=["at once", "when its share may be what is missing", "when all have waited"],
+)
+def test_one_that_names_whom_the_others_wait_for_may_be_the_reason(
+    at: float, charged: dict[PeerId, float], notes: list[Named]
+) -> None:
+    core = waiting_for_the_maker()
+    tell(core, STALLER, SELF, now=at)
+    told = core.poll_effects()
+    assert paid(told) == charged
+    assert [each for each in told if isinstance(each, Named)] == notes
+    assert views_in(told) == [without(SELF)]
+
+
+def test_the_word_of_a_doubted_member_ends_no_wait_before_its_time() -> None:
+    core = waiting_for_the_maker(doubted=frozenset({STALLER}))
+    tell(core, STALLER, SELF, now=0.8)
+    assert core.poll_effects() == []
+    core = waiting_for_the_maker(doubted=frozenset({STALLER}))
+    tell(core, STALLER, SELF, now=1.75)
+    assert views_in(core.poll_effects()) == [without(SELF)]
+
+
+def test_a_doubted_member_that_was_waited_for_pays_and_is_left_out() -> None:
+    core = waiting_for_the_maker(doubted=frozenset({SELF}))
+    tell(core, SELF, STALLER, now=1.0)
+    told = core.poll_effects()
+    assert paid(told) == {SELF: 1.0}
+    assert views_in(told) == [without(SELF)], "it never agrees"
+
+
+def test_a_doubted_member_pays_once_however_often_it_says_so() -> None:
+    core = begun(doubted=frozenset({STALLER}))
+    tell(core, LEFT_OUT)
+    for at in (2.1, 2.6, 3.1):
+        tell(core, STALLER, LEFT_OUT, now=at)
+    told = core.poll_effects()
+    assert [each for each in told if isinstance(each, HeldRound)] == [HeldRound(GID, STALLER, 2.0)]
 
 
 def test_none_pays_for_a_word_that_leaves_enough_of_them() -> None:

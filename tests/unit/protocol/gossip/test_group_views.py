@@ -10,9 +10,9 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group_events import (
     Abort,
     Behind,
-    CutApart,
     Effect,
     HeldRound,
+    Named,
     PeerLost,
     Send,
     TakePayload,
@@ -250,7 +250,7 @@ def test_of_two_views_the_members_of_both_go_on() -> None:
     at.enlist(now=0.1)
     at.feed(PeerLost(C), 0.2)
     told = at.flush(B, view=(A, B, C, D), now=0.3)
-    noted = CutApart(GID, B, frozenset({E}))
+    noted = Named(GID, B, frozenset({E}))
     assert told == [noted, Send(E, LEFT_OUT), *at.tell(flush(A, B, D), B, D)]
     assert at.flush(B, view=(A, B, C, D), now=0.4) == DONE, "it has not heard of C yet"
     assert at.wait(RESEND_S) == at.tell(flush(A, B, D, wants_answer=True), B, D)

@@ -7,7 +7,7 @@ import pytest
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group import GroupCore
-from swarmnode.protocol.gossip.group_events import Begin, CutApart, Received
+from swarmnode.protocol.gossip.group_events import Begin, Named, Received
 from swarmnode.protocol.gossip.hearsay import Hearsay
 from swarmnode.protocol.gossip.round_patience import RoundPatience
 from swarmnode.wire.exchange.group import Enlist, Flush
@@ -17,10 +17,15 @@ SELF, OTHER, THIRD, LIAR, VICTIM = ALL
 GID = bytes(16)
 
 
+def named(peer: PeerId, *others: PeerId, is_excused: bool = False) -> Named:
+    """Return that a member has said of others that they are gone."""
+    return Named(GID, peer, frozenset(others), is_excused)
+
+
 def said(*, runs_later: int = 1) -> Hearsay:
     """Return what is known so many runs after the liar said that the victim is gone."""
     hearsay = Hearsay()
-    hearsay.note_said(LIAR, [VICTIM])
+    hearsay.note_named(named(LIAR, VICTIM))
     for _ in range(runs_later):
         hearsay.note_begun()
     return hearsay
@@ -28,16 +33,16 @@ def said(*, runs_later: int = 1) -> Hearsay:
 
 def test_who_says_so_of_one_that_is_heard_in_a_later_run_was_mistaken() -> None:
     hearsay = said(runs_later=3)
-    assert not hearsay.mistaken
+    assert not hearsay.doubted
     hearsay.note_heard(OTHER)
-    assert not hearsay.mistaken
+    assert not hearsay.doubted
     hearsay.note_heard(VICTIM)
-    assert set(hearsay.mistaken) == {LIAR}
+    assert set(hearsay.doubted) == {LIAR}
     for _ in range(limits.GROUP_MISTAKEN_RUNS - 1):
         hearsay.note_begun()
-    assert set(hearsay.mistaken) == {LIAR}
+    assert set(hearsay.doubted) == {LIAR}
     hearsay.note_begun()
-    assert not hearsay.mistaken
+    assert not hearsay.doubted
 
 
 def test_what_was_said_once_is_held_against_it_once() -> None:
@@ -45,7 +50,7 @@ def test_what_was_said_once_is_held_against_it_once() -> None:
     for _ in range(limits.GROUP_MISTAKEN_RUNS):
         hearsay.note_heard(VICTIM)
         hearsay.note_begun()
-    assert not hearsay.mistaken
+    assert not hearsay.doubted
 
 
 def test_what_was_on_its_way_when_a_member_died_proves_nothing() -> None:
@@ -54,54 +59,126 @@ def test_what_was_on_its_way_when_a_member_died_proves_nothing() -> None:
     hearsay.note_gone(VICTIM)
     hearsay.note_begun()
     hearsay.note_heard(VICTIM)  # it is back
-    assert not hearsay.mistaken
+    assert not hearsay.doubted
 
 
 def test_one_whose_session_ended_later_may_have_been_gone() -> None:
     hearsay = said()
     hearsay.note_gone(VICTIM)
     hearsay.note_heard(VICTIM)
-    assert not hearsay.mistaken
+    assert not hearsay.doubted
 
 
 def test_all_who_said_so_were_mistaken_be_it_in_several_runs() -> None:
     hearsay = said()
-    hearsay.note_said(OTHER, [VICTIM, THIRD])
+    hearsay.note_named(named(OTHER, VICTIM, THIRD))
     hearsay.note_begun()
     hearsay.note_heard(VICTIM)
-    assert set(hearsay.mistaken) == {LIAR, OTHER}
+    assert set(hearsay.doubted) == {LIAR, OTHER}
 
 
 def test_what_is_remembered_is_bounded() -> None:
     hearsay, strangers = Hearsay(), [PeerId(n.to_bytes(32, "big")) for n in range(1, 1000)]
     for stranger in strangers:
-        hearsay.note_said(stranger, [stranger])
+        hearsay.note_named(named(stranger, stranger))
         hearsay.note_begun()
         if stranger < strangers[500]:
             hearsay.note_heard(stranger)
     most = 2 * limits.GROUP_MEMBERS_MAX
-    assert list(hearsay.mistaken) == strangers[500 - most : 500]
+    assert sorted(hearsay.doubted) == strangers[500 - most : 500]
     for stranger in strangers:
         hearsay.note_heard(stranger)
-    assert list(hearsay.mistaken)[-most:] == strangers[-most:]
+    assert sorted(hearsay.doubted)[-most:] == strangers[-most:]
 
 
 def test_a_mistaken_member_is_doubted_in_rounds() -> None:
     patience = RoundPatience()
-    patience.note_said(CutApart(GID, LIAR, frozenset({VICTIM})), 0.0)
+    patience.note_said(named(LIAR, VICTIM), 0.0)
     patience.hearsay.note_begun()
     assert patience.doubted(ALL, 1.0) == frozenset(), "it costs nothing, and may be true"
     patience.note_heard(VICTIM)
     assert patience.doubted(ALL, 1e6) == {LIAR}
 
 
+@pytest.mark.parametrize("is_excused", [False, True])
+def test_who_leaves_out_one_that_was_late_may_have_left_it_out_of_its_roll(
+    is_excused: bool,
+) -> None:
+    patience = RoundPatience()
+    patience.note_held(VICTIM, 1.0, 0.0)
+    for run in range(limits.GROUP_APART_MIN):
+        patience.note_said(named(LIAR, VICTIM, THIRD, is_excused=is_excused), float(run))
+        patience.hearsay.note_begun()
+        patience.note_heard(VICTIM)
+    assert patience.doubted(ALL, 1e6) == ({LIAR, VICTIM} if is_excused else frozenset())
+    patience.note_heard(THIRD)
+    assert LIAR in patience.doubted(ALL, 1e6) or is_excused
+
+
 def test_one_that_does_not_answer_was_gone() -> None:
     patience = RoundPatience()
-    patience.note_said(CutApart(GID, LIAR, frozenset({VICTIM})), 0.0)
+    patience.note_said(named(LIAR, VICTIM), 0.0)
     patience.hearsay.note_begun()
     assert patience.note_silent(VICTIM, patience.answer_s(VICTIM), 1.0)
     patience.note_heard(VICTIM)
     assert patience.doubted(ALL, 1.0) == frozenset()
+
+
+def apart(*who: tuple[PeerId, PeerId], runs: int = limits.GROUP_APART_MIN) -> Hearsay:
+    """Return what is known when members (who, of whom) said so in some runs, with an excuse."""
+    hearsay = Hearsay()
+    for _ in range(runs):
+        for peer, other in who:
+            hearsay.note_named(named(peer, other, is_excused=True))
+        hearsay.note_begun()
+        for _, other in who:
+            hearsay.note_heard(other)
+    return hearsay
+
+
+def test_of_two_of_which_one_or_the_other_is_the_reason_both_are_doubted_if_it_comes_again() -> (
+    None
+):
+    assert apart((LIAR, VICTIM)).doubted == {LIAR, VICTIM}
+    assert apart((LIAR, VICTIM), runs=limits.GROUP_APART_MIN - 1).doubted == set()
+    assert apart((LIAR, VICTIM), (LIAR, OTHER)).doubted == {LIAR, VICTIM, OTHER}
+
+
+def test_it_is_the_same_two_whichever_of_them_says_so() -> None:
+    hearsay = apart((LIAR, VICTIM), runs=limits.GROUP_APART_MIN - 1)
+    hearsay.note_named(named(VICTIM, LIAR, is_excused=True))
+    hearsay.note_begun()
+    hearsay.note_heard(LIAR)
+    assert hearsay.doubted == {LIAR, VICTIM}
+
+
+@pytest.mark.parametrize("runs_apart", [False, True])
+def test_one_of_two_that_is_wrong_without_an_excuse_was_the_reason(runs_apart: bool) -> None:
+    hearsay = apart((LIAR, VICTIM), (OTHER, THIRD))
+    for is_excused in (True, False, True):
+        hearsay.note_named(named(LIAR, SELF, is_excused=is_excused))
+        if runs_apart:
+            hearsay.note_begun()
+    hearsay.note_begun()
+    hearsay.note_heard(SELF)
+    assert hearsay.doubted == {LIAR, OTHER, THIRD}
+
+
+def test_two_are_doubted_for_as_many_runs_from_the_last_time_on() -> None:
+    hearsay = apart((LIAR, VICTIM))
+    for _ in range(limits.GROUP_MISTAKEN_RUNS - 1):
+        hearsay.note_begun()
+    assert hearsay.doubted == {LIAR, VICTIM}
+    hearsay.note_begun()
+    assert hearsay.doubted == set()
+
+
+def test_twos_that_are_remembered_are_bounded() -> None:
+    strangers = [PeerId(n.to_bytes(32, "big")) for n in range(1, 500)]
+    hearsay = apart(*((LIAR, stranger) for stranger in strangers))
+    hearsay.note_begun()
+    most = 2 * limits.GROUP_MEMBERS_MAX
+    assert hearsay.doubted == {LIAR, *strangers[-most:]}
 
 
 # --- what a run notes -----------------------------------------------------------------------------
@@ -109,7 +186,7 @@ def test_one_that_does_not_answer_was_gone() -> None:
 
 def cuts(
     *flushes: tuple[PeerId, PeerId, float], came: tuple[PeerId, ...] = ALL[1:], calls: bool = False
-) -> list[CutApart]:
+) -> list[Named]:
     """Return what a run notes when members (who, of whom, when) say that others are gone."""
     core = GroupCore(SELF)
     begin = Begin(GID, ALL, 5, 1.0, 5.0, 70.0, electorate=ALL, patience_s=6.0, calls=calls)
@@ -119,11 +196,11 @@ def cuts(
     for teller, missing, at in flushes:  # itself: none is
         view = tuple(bytes(peer) for peer in ALL if peer != missing or peer == teller)
         core.handle(Received(teller, Flush(GID, view, ())), at)
-    return [each for each in core.poll_effects() if isinstance(each, CutApart)]
+    return [each for each in core.poll_effects() if isinstance(each, Named)]
 
 
 def test_it_is_noted_who_said_so_first_of_one_that_was_there() -> None:
-    expected = [CutApart(GID, LIAR, frozenset({VICTIM}))]
+    expected = [named(LIAR, VICTIM)]
     assert cuts((LIAR, VICTIM, 0.2)) == expected
     assert cuts((LIAR, VICTIM, 0.2), (OTHER, VICTIM, 0.3)) == expected
 
@@ -136,9 +213,7 @@ def test_of_one_that_has_not_come_nothing_is_known() -> None:
 def test_of_two_that_say_it_of_each_other_only_the_first_is_noted(first: PeerId) -> None:
     """The other one goes on without it as it was left out."""
     second = VICTIM if first is LIAR else LIAR
-    assert cuts((first, second, 0.2), (second, first, 0.3)) == [
-        CutApart(GID, first, frozenset({second}))
-    ]
+    assert cuts((first, second, 0.2), (second, first, 0.3)) == [named(first, second)]
 
 
 def test_what_a_doubted_member_has_said_of_another_is_no_reason_against_that_one() -> None:
@@ -150,14 +225,21 @@ def test_what_a_doubted_member_has_said_of_another_is_no_reason_against_that_one
     for teller, missing in ((LIAR, VICTIM), (VICTIM, LIAR)):
         view = tuple(bytes(peer) for peer in ALL if peer != missing)
         core.handle(Received(teller, Flush(GID, view, ())), 0.2)
-    assert not [each for each in core.poll_effects() if isinstance(each, CutApart)]
+    assert not [each for each in core.poll_effects() if isinstance(each, Named)]
+
+
+def test_who_is_waited_for_says_nothing_new_of_another_that_is_as_well() -> None:
+    assert cuts((OTHER, VICTIM, 4.0)) == []
 
 
 def test_one_that_others_wait_for_may_have_waited_itself() -> None:
     """For a share that only it lacks: of that the others know nothing."""
-    assert cuts((OTHER, VICTIM, 4.0)) == []
+    told = (VICTIM, VICTIM, 0.2)
+    assert cuts(told, (OTHER, VICTIM, 4.0)) == [named(OTHER, VICTIM, is_excused=True)]
+    assert cuts(told, (OTHER, VICTIM, 1.7)) == [named(OTHER, VICTIM)], "not yet"
+    assert cuts(told, (OTHER, VICTIM, 4.0), calls=True) == [], "in the log it alone can know"
 
 
 def test_one_that_has_told_its_view_is_waited_for_by_none_however_late_it_is() -> None:
     told = ((LIAR, LIAR, 0.2), (VICTIM, VICTIM, 0.2))
-    assert cuts(*told, (LIAR, VICTIM, 4.0)) == [CutApart(GID, LIAR, frozenset({VICTIM}))]
+    assert cuts(*told, (LIAR, VICTIM, 4.0)) == [named(LIAR, VICTIM)]
