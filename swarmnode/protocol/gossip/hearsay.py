@@ -7,8 +7,8 @@ next GROUP_MISTAKEN_RUNS its word is doubted: no roll is closed on it before tho
 may, and no member is left out that is there. As views only shrink it never agrees with the others
 then, so these go on without it, and wait no more: it leaves itself out. Of two that are doubted,
 and say it of each other, a lot of the run decides. So a liar keeps no member out of all means of
-the others, and members that told on what it said are no worse off: others find by themselves who is
-gone.
+the others. Those that told on what it said were wrong as well, but not as often: few are doubted,
+who were so most often. Where all of them were, their lots kept most rounds from coming to anything.
 
 One that the others wait for may have waited itself, for what it alone lacks; or one that they wait
 for waits for it. Then one of the two is the reason, and the others cannot know which: one that
@@ -22,9 +22,10 @@ about it.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from swarmnode import limits
 from swarmnode.errors import RemoteProtocolError
@@ -197,30 +198,40 @@ class Words:
             yield CutApart(self._begin.gid, self._believed)
 
 
-def _forget(remembered: dict[_Key, Any]) -> None:
-    for key in list(remembered)[:-_REMEMBERED_MAX]:
-        del remembered[key]
+def _count(seen: dict[_Key, tuple[int, int]], key: _Key) -> None:
+    times, _ = seen.pop(key, (0, 0))
+    seen[key] = times + 1, limits.GROUP_MISTAKEN_RUNS
+
+
+def _run_later(seen: dict[_Key, tuple[int, int]]) -> dict[_Key, tuple[int, int]]:
+    """Return what is still remembered in the next run."""
+    kept = [(key, times, runs - 1) for key, (times, runs) in seen.items() if runs > 1]
+    return {key: (times, runs) for key, times, runs in kept[-_REMEMBERED_MAX:]}
 
 
 class Hearsay:
     """Which members were wrong about others; of one kind of rounds."""
 
     def __init__(self) -> None:
-        self._mistaken: dict[PeerId, int] = {}  # in how many runs more
-        self._apart: dict[frozenset[PeerId], tuple[int, int]] = {}  # how often; ... of two
+        # How often, and for how many runs more it is remembered.
+        self._mistaken: dict[PeerId, tuple[int, int]] = {}
+        self._apart: dict[frozenset[PeerId], tuple[int, int]] = {}
         # Of whom, and who did, and was excused: since the last run began, and in runs before.
         self._said: dict[PeerId, dict[PeerId, bool]] = {}
         self._before: dict[PeerId, dict[PeerId, bool]] = {}
 
-    @property
-    def doubted(self) -> set[PeerId]:
-        """Members whose word about others is doubted."""
-        apart = [
-            two
-            for two, (times, _) in self._apart.items()
-            if times >= limits.GROUP_APART_MIN and two.isdisjoint(self._mistaken)
-        ]
-        return set(self._mistaken).union(*apart)
+    def doubted(self, n_max: int) -> set[PeerId]:
+        """Return the members whose word about others is doubted, ``n_max`` at the most.
+
+        Those that were wrong most often: where all told on what one has said, all were wrong.
+        """
+        often = Counter({peer: times for peer, (times, _) in self._mistaken.items()})
+        wrong = dict(often)
+        for two, (times, _) in self._apart.items():
+            least = max(wrong.get(peer, 0) for peer in two) - limits.GROUP_APART_MIN
+            if times >= limits.GROUP_APART_MIN:
+                often.update({peer: times for peer in two if wrong.get(peer, 0) > least})
+        return {peer for peer, _ in often.most_common(n_max)}
 
     def note_begun(self) -> None:
         """A run begins: those that are heard from now on were not gone in the last one."""
@@ -229,13 +240,9 @@ class Hearsay:
             excused = {who: excused and before.get(who, True) for who, excused in by.items()}
             self._before[peer] = before | excused
         self._said.clear()
-        self._mistaken = {peer: runs - 1 for peer, runs in self._mistaken.items() if runs > 1}
-        self._apart = {
-            two: (times, runs - 1) for two, (times, runs) in self._apart.items() if runs > 1
-        }
-        _forget(self._before)
-        _forget(self._mistaken)
-        _forget(self._apart)
+        self._mistaken, self._apart = _run_later(self._mistaken), _run_later(self._apart)
+        for peer in list(self._before)[:-_REMEMBERED_MAX]:
+            del self._before[peer]
 
     def note_named(self, named: Named) -> None:
         """On a member's word a run goes on without these, which were there as far as was known."""
@@ -252,8 +259,6 @@ class Hearsay:
         """It says something."""
         for other, is_excused in self._before.pop(peer, {}).items():
             if is_excused:
-                two = frozenset((peer, other))
-                times, _ = self._apart.pop(two, (0, 0))
-                self._apart[two] = times + 1, limits.GROUP_MISTAKEN_RUNS
+                _count(self._apart, frozenset((peer, other)))
             else:
-                self._mistaken[other] = limits.GROUP_MISTAKEN_RUNS
+                _count(self._mistaken, other)

@@ -63,6 +63,8 @@ _STAGES = 3
 # counts in pairs, where a node has others meanwhile.
 _DEBT_S_MAX = 1.0
 _LEFT_OUT_SHARE_MAX = 1 / 4
+# Two of which one or the other is the reason for a wait are doubted both.
+_WRONG_MAX = 2
 # On a thin line something comes of each payload in this part of the time that all of it may take,
 # however many share the line and take their turns of some KiB.
 _SILENCE_SHARE = 1 / 2
@@ -446,9 +448,9 @@ class RoundPatience:
         is_enough = len(good) > 1 and has_majority(members, good)
         return good if is_enough else members
 
-    def doubted(self, members: Iterable[PeerId], now: float) -> frozenset[PeerId]:
+    def doubted(self, members: Collection[PeerId], now: float) -> frozenset[PeerId]:
         """Return those that have held a round of late, be it once, or were wrong about others."""
-        wrong = self.hearsay.doubted
+        wrong = self.hearsay.doubted(max(_WRONG_MAX, int(_LEFT_OUT_SHARE_MAX * len(members))))
         return frozenset(peer for peer in members if peer in wrong or self._is_late(peer, now))
 
     def _is_late(self, peer: PeerId, now: float) -> bool:

@@ -40,6 +40,8 @@ CASES: dict[Setting, tuple[str, ...]] = {
     ),
     GATHERINGS: ("round-flush", "round-share", "withheld", "huge", "round-cuts", "round-cuts-one"),
 }
+# Only where they are asked for by name: among real nodes these take more than is allowed.
+BETWEEN_TWO = {GROUPS: ("round-names-share", "round-frames", "round-slights")}
 COMMITS_SHARE = 0.8
 LOSS_RATIO = 1.03
 MEMORY_RATIO = 1.25
@@ -102,7 +104,8 @@ def main() -> int:
     for setting, attacks in CASES.items():
         if asked.meet and setting.strategy not in asked.meet:
             continue
-        chosen = [each for each in attacks if not asked.only or each in asked.only]
+        named = (*attacks, *BETWEEN_TWO.get(setting, ()))
+        chosen = [each for each in named if each in asked.only] if asked.only else attacks
         n_short += _rows(replace(setting, steps=asked.steps or setting.steps), chosen)
     return 1 if n_short else 0
 
