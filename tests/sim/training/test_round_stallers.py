@@ -131,3 +131,27 @@ async def test_one_that_another_member_would_keep_out_is_in_a_third_of_the_means
         print(kept)
         assert kept.min() >= 0.35  # a lot of each run decides between the two, of 180
         assert kept.mean() >= 0.8
+
+
+@pytest.mark.parametrize("worker", [GROUPS, GATHERINGS], ids=["streaming", "sparse"])
+async def test_two_honest_members_whose_link_breaks_are_in_means_once_it_is_back(
+    tmp_path, autojump_clock, worker: StrategyWorker
+) -> None:
+    """While it is broken, what they keep is printed: it is less than it was, and not promised."""
+    numel = len(worker.initial)  # type: ignore[arg-type]
+    async with sim_swarm(tmp_path, N_HONEST + 1, numel=numel, worker=worker) as swarm:
+        await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.5)
+
+        async def commits_per_s(after_s: float, watched_s: float) -> np.ndarray:
+            await trio.sleep(after_s)
+            before = [node.status.exchanges_committed for node in swarm.nodes]
+            await trio.sleep(watched_s)
+            now = [node.status.exchanges_committed for node in swarm.nodes]
+            return (np.array(now) - before) / watched_s
+
+        clean_per_s = await commits_per_s(WARM_S, CLEAN_S)
+        swarm.network.partition(["n1"], ["n4"])  # all others reach both
+        print(await commits_per_s(WATCHED_S / 2, 3 * WATCHED_S) / clean_per_s)
+        swarm.network.heal()
+        back = await commits_per_s(WATCHED_S / 2, 3 * WATCHED_S) / clean_per_s
+        assert back.min() >= 0.8
