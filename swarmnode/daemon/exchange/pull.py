@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 PULL_SERVICE = "pull/1"
 _ID_BYTES = 16
 _ANSWER_S = limits.EXCHANGE_OFFER_S + limits.EXCHANGE_VIEW_S
+# So begin the reasons of one that makes a mean now, or gives to others.
+_SOON = ("round:", "busy:")
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 _log = get_logger("swarmnode.daemon.exchange")
 _Topic = tuple[str, int]  # tag, fragment
@@ -159,9 +161,10 @@ class Pulls:
         candidates = self._candidates()
         # One whose worker stands still would be waited for where another gives at once.
         turns = [(peer, soon_s if len(candidates) > 1 else _ANSWER_S) for peer in candidates]
+        is_soon = False  # one that has answered gives in a while: then the strategy asks again
         with self._ending(intent, taken):
             for peer, answer_s in turns:
-                if peer not in self._partners.sessions:
+                if peer not in self._partners.sessions or (is_soon and answer_s > soon_s):
                     continue
                 session = self._partners.sessions[peer]
                 try:
@@ -171,6 +174,7 @@ class Pulls:
                     break
                 except SwarmNodeError as error:
                     why = str(error)
+                    is_soon |= why.startswith(_SOON)
                     _log.debug("not given", peer=peer.short, why=why)
                     if isinstance(error, RemoteProtocolError):
                         await session.aclose(str(error))

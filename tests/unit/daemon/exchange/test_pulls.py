@@ -292,6 +292,22 @@ async def test_the_only_one_that_gives_is_waited_for_after_the_others(autojump_c
         assert trio.current_time() < limits.EXCHANGE_OFFER_S + 25
 
 
+@pytest.mark.parametrize("reason", ["round: it is no further than this", "no-wish: nothing yet"])
+async def test_where_another_one_gives_in_a_while_a_silent_one_is_not_waited_for_again(
+    autojump_clock, reason: str
+) -> None:
+    async with members(3) as (made, (one, silent, other)):
+        for each in (silent, other):
+            each.pulls.intent_posted(answer(9))
+        silent.lessor.step_s, other.lessor.refuses = 1e6, reason
+        one.pulls.prefers = lambda: (silent.node.peer,)
+        one.pulls.intent_posted(ask())
+        await made.until(lambda: one.lessor.told, 200)
+        assert one.lessor.told[0][0] == "give_back"
+        is_soon = trio.current_time() < limits.EXCHANGE_OFFER_S + 1
+        assert is_soon == reason.startswith("round"), "then the strategy asks again"
+
+
 async def test_where_steps_are_long_a_giver_has_time_for_two(autojump_clock) -> None:
     async with members(3) as (made, (one, slow, other)):
         for each in (slow, other):
