@@ -25,8 +25,9 @@ from swarmnode.processes import stopping
 def chaos(seed: int, minutes: float, nodes: int, strategy: str, other: str, as_json: bool) -> int:
     """Kill, stop, cut off and starve real nodes by a seeded plan, and check what they promise.
 
-    With root also partitions, lossy lines, full disks and homes that cannot be written. Exits with
-    1 if anything was half applied, lost although acknowledged, left behind or leaked.
+    With root also partitions, broken links, lossy lines, full disks and homes that cannot be
+    written. Exits with 1 if anything was half applied, lost although acknowledged, left behind or
+    leaked.
     """
     from swarmnode.bench.chaos import findings, run
 

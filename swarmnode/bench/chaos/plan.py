@@ -25,6 +25,7 @@ Kind = Literal[
     "read-only-home",
     "clock-jump",
     "partition",
+    "broken-link",
     "lossy-line",
 ]
 
@@ -42,7 +43,7 @@ WEIGHTS: Mapping[Kind, float] = {
     "read-only-home": 1.0,
     "clock-jump": 1.0,
 }
-NETWORK: Mapping[Kind, float] = {"partition": 1.0, "lossy-line": 1.0}
+NETWORK: Mapping[Kind, float] = {"partition": 1.0, "broken-link": 1.0, "lossy-line": 1.0}
 # After these the daemon is another process, so that its memory tells nothing of a long life.
 ENDING: frozenset[Kind] = frozenset({"kill-daemon", "kill-both", "restart", "upgrade"})
 # After these a node, or its worker, comes back as a newcomer does.
@@ -68,6 +69,7 @@ _LASTS_S: Mapping[Kind, tuple[float, float]] = {
     "read-only-home": (5.0, 30.0),
     "clock-jump": (5.0, 60.0),
     "partition": (3.0, 60.0),
+    "broken-link": (3.0, 60.0),
     "lossy-line": (5.0, 60.0),
 }
 _LASTS_SHARE_MAX = 0.25
@@ -143,6 +145,8 @@ def _hit(rng: random.Random, kind: Kind, nodes: tuple[int, ...]) -> tuple[int, .
     match kind:
         case "partition":
             return tuple(sorted(rng.sample(nodes, rng.randint(1, max(1, len(nodes) // 2)))))
+        case "broken-link":
+            return tuple(sorted(rng.sample(nodes, min(2, len(nodes)))))
         case "lossy-line":
             return (rng.choice(nodes),)
     return nodes

@@ -363,6 +363,9 @@ class _Chaos:
                 if fault.kind == "partition":
                     await self._world.cut(fault.nodes)
                     said = "heard nothing of the others"
+                elif fault.kind == "broken-link":
+                    await self._world.part(*fault.nodes)
+                    said = "heard nothing of each other"
                 else:
                     await self._world.lose(fault.nodes[0], fault.force)
                     said = f"lost {fault.force:.0%} of its packets"

@@ -34,7 +34,13 @@ _SMALL_DISK = "size=48m"
 _BALLAST = "ballast"
 _BESIDE = "-read-only"
 _PIECES_BYTES = (1 << 20, 1 << 12, 1)
-_AS_ROOT: tuple[Kind, ...] = ("partition", "lossy-line", "full-disk", "read-only-home")
+_AS_ROOT: tuple[Kind, ...] = (
+    "partition",
+    "broken-link",
+    "lossy-line",
+    "full-disk",
+    "read-only-home",
+)
 
 
 @dataclass
@@ -57,6 +63,10 @@ class World:
         """Let these nodes and the others hear nothing of each other."""
         cut_off = {node for node in range(len(self.addresses)) if node not in side}
         await self._write_rules({node: rules([_host(n) for n in cut_off], 0.0) for node in side})
+
+    async def part(self, one: int, other: int) -> None:
+        """Let two nodes hear nothing of each other; all others hear both."""
+        await self._write_rules({one: rules([_host(other)], 0.0)})
 
     async def lose(self, node: int, share: float) -> None:
         """Lose a share of a node's packets, in both directions."""

@@ -243,7 +243,7 @@ def test_the_same_seed_gives_the_same_faults_and_another_gives_others() -> None:
 
 
 BACK_S = 40.0  # a node is back after a kill on a busy machine (docs/development.md)
-AS_ROOT: set[Kind] = {"partition", "lossy-line", "full-disk", "read-only-home"}
+AS_ROOT: set[Kind] = {"partition", "broken-link", "lossy-line", "full-disk", "read-only-home"}
 ALL: set[Kind] = {*WEIGHTS, *NETWORK}
 
 
@@ -288,11 +288,13 @@ def test_faults_are_bounded_by_the_length_of_the_run_and_by_what_can_be_had() ->
     assert list(node_faults("1", 0, 60.0, set())) == []
 
 
-def test_a_partition_has_two_sides_and_a_line_loses_some() -> None:
+def test_a_partition_has_two_sides_and_a_link_two_ends_and_a_line_loses_some() -> None:
     faults = list(islice(network_faults("1", 6, 600.0, {*NETWORK}), 100))
     for fault in faults:
         if fault.kind == "partition":
             assert 1 <= len(fault.nodes) <= 3
+        elif fault.kind == "broken-link":
+            assert len({*fault.nodes}) == 2
         else:
             assert len(fault.nodes) == 1
             assert 0.02 <= fault.force <= 0.3
