@@ -28,7 +28,9 @@ CLOCK_RINGS_MAX = 8
 # A worker that uses more than its share rests at once; one that was starved catches up this much.
 _CPU_SHARE_BURST_S = 0.5
 
-_NO_REST_S = 1e-4  # no system sleeps for so short a time
+# Less than this, of the CPU, is not rested for: to look for messages takes a part of a millisecond.
+# A rest that pays for each look before the next step is followed by looks, and by no step.
+_NO_REST_S = 0.005
 
 
 class Clocks:
@@ -181,8 +183,7 @@ class MachineShare:
         self._left_s += rate * (now - self._looked_at_s) - (used_s - self._used_s)
         self._left_s = min(self._left_s, rate * _CPU_SHARE_BURST_S)
         self._looked_at_s, self._used_s = now, used_s
-        rest_s = -self._left_s / rate
-        return rest_s if rest_s > _NO_REST_S else 0.0
+        return -self._left_s / rate if -self._left_s > _NO_REST_S else 0.0
 
     def _usage_s(self) -> float:
         return self._steps_s if self._by_steps else self._cpu_s()

@@ -12,9 +12,11 @@ STEP_S = 0.03
 
 
 class Machine:
-    def __init__(self, threads: int, *, by_steps: bool = False, busy: float = 1.0) -> None:
+    def __init__(
+        self, threads: int, *, by_steps: bool = False, busy: float = 1.0, look_s: float = 0.0
+    ) -> None:
         self.now = self.cpu = self.trained_s = 0.0
-        self.threads, self.busy = threads, busy
+        self.threads, self.busy, self.look_s = threads, busy, look_s
         self.share = MachineShare(
             threads, by_steps=by_steps, cpu_s=lambda: self.cpu, now=lambda: self.now
         )
@@ -25,14 +27,15 @@ class Machine:
         self.cpu += self.threads * self.busy * seconds
         self.share.note_step(seconds)
 
-    def run(self, seconds: float) -> float:
+    def run(self, seconds: float, step_s: float = STEP_S) -> float:
         """Train for some time; return the share of the threads' time that was used."""
         begin, used = self.now, self.cpu
         while self.now < begin + seconds:
+            self.cpu += self.look_s
             rest_s = self.share.rest_s()
             self.now += rest_s
             if not rest_s:
-                self.step()
+                self.step(step_s)
         return (self.cpu - used) / (self.threads * (self.now - begin))
 
 
@@ -51,6 +54,17 @@ def test_what_training_does_between_steps_counts_too() -> None:
     machine.cpu += 2 * 3.0  # an evaluation: three seconds of both threads
     machine.now += 3.0
     assert machine.share.rest_s() == pytest.approx(3.0, abs=0.1)
+
+
+@pytest.mark.parametrize("step_s", [0.0005, 0.03])
+@pytest.mark.parametrize("share", [0.03, 0.2, 0.9])
+def test_what_may_be_used_goes_into_steps_and_not_into_looks_at_messages(
+    share: float, step_s: float
+) -> None:
+    machine = Machine(1, look_s=0.0002)
+    machine.share.keep(share)
+    assert machine.run(60, step_s) == pytest.approx(share, rel=0.02)
+    assert machine.trained_s >= (0.95 if step_s > 0.01 else 0.6) * machine.cpu
 
 
 def test_threads_that_wait_are_not_counted() -> None:
