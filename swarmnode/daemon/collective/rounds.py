@@ -31,7 +31,7 @@ from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group_events import group_id
-from swarmnode.protocol.gossip.round_patience import RoundPatience
+from swarmnode.protocol.gossip.round_patience import BEHIND, RoundPatience
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.exchange import group as wire
 from swarmnode.wire.exchange.group import Enlist
@@ -366,7 +366,7 @@ class Rounds(ABC):
                 return
             if attempts.is_ahead_of(message):
                 self.patience.note_behind(peer, now)
-                self.runs.refuse(peer, message.gid, "behind: other rounds were made since")
+                self.runs.refuse(peer, message.gid, f"{BEHIND}other rounds were made since")
                 if is_waiting:
                     self.on_behind(newest, peer)
                 return

@@ -90,7 +90,8 @@ class Run:
                 self._finish_if_all_are_prepared(now)
             case wire.Finished():
                 self._take_finished(message)
-            case wire.Leave():
+            case wire.Leave(reason=reason):
+                self.roll.note_left(peer, reason)
                 self.lose(peer, now)
 
     def expects(self, peer: PeerId, message: wire.Share | wire.Sum) -> bool:
@@ -99,8 +100,7 @@ class Run:
         if peer not in self.view or plan is None or plan.plan != message.plan:
             return False
         if isinstance(message, wire.Share):
-            share = (peer, message.piece)
-            return share in self._asked and share not in self._shares
+            return (peer, message.piece) in self._asked - self._shares
         return message.piece in plan.missing and peer == plan.source(message.piece)
 
     def lose(self, peer: PeerId, now: float) -> None:

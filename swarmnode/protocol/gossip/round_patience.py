@@ -71,6 +71,8 @@ _SILENCE_SHARE = 1 / 2
 # A member that is behind comes to nothing a few times by no fault of its own, as where others close
 # the roll: be a wait for it shorter than what so many rolls usually take, it has these.
 _BEHIND_ROLLS_MIN = 4
+# So begins the reason of one that refuses a run, as later rounds are behind it.
+BEHIND = "behind: "
 # A timer that is later than this, in parts of what it was set to, is late for reasons of our own.
 _OWN_PAUSE = 1.25
 
@@ -144,7 +146,7 @@ class Roll:
 
     def __init__(self, begin: Begin, self_id: PeerId, now: float) -> None:
         self.came = {self_id}
-        self._begin = begin
+        self._begin, self._ahead = begin, set[PeerId]()
         self._opened_at = self._last_at = now
         self._quorum_at: float | None = None  # when a majority of the electorate had come
         self.behind = set(begin.behind)
@@ -169,6 +171,11 @@ class Roll:
         self.came.discard(peer)
         self.behind.discard(peer)
 
+    def note_left(self, peer: PeerId, reason: str) -> None:
+        """A member has refused, as later rounds are behind it or for another reason."""
+        if reason.startswith(BEHIND):
+            self._ahead.add(peer)
+
     def is_complete(self, members: Iterable[PeerId]) -> bool:
         """Whether all of these have come."""
         return self.came >= set(members)
@@ -177,6 +184,11 @@ class Roll:
     def lacks_quorum(self) -> bool:
         """Whether it waits for a majority of its electorate."""
         return self._quorum_at is None and bool(self._begin.electorate)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether later rounds are behind so many that all others are no quorum for this one."""
+        return not self._begin.is_quorum(set(self._begin.electorate) - self._ahead)
 
     @property
     def has_called(self) -> bool:
@@ -198,7 +210,7 @@ class Roll:
         begin = self._begin
         is_held = bool(self.behind)
         closes_at = self._opened_at + max(begin.enlist_s, self._behind_s * is_held)
-        if not begin.quorum_s:
+        if not begin.quorum_s or self._is_over:
             return closes_at
         if self._quorum_at is None:  # waiting costs nothing, and alone nothing comes of it
             return max(closes_at, self._opened_at + begin.quorum_s)

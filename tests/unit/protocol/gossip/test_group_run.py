@@ -26,7 +26,7 @@ from swarmnode.protocol.gossip.group_events import (
     UsePlan,
 )
 from swarmnode.protocol.gossip.round_patience import RoundPatience
-from swarmnode.wire.exchange.group import Enlist, Flush, Share
+from swarmnode.wire.exchange.group import Enlist, Flush, Leave, Share
 
 SELF, OTHER, THIRD, LEFT_OUT, STALLER = (PeerId(bytes([n]) * 32) for n in range(1, 6))
 ALL = (SELF, OTHER, THIRD, LEFT_OUT, STALLER)
@@ -370,6 +370,27 @@ def test_where_no_other_member_comes_nothing_is_taken_of_the_worker() -> None:
     _, told = deadlines_until(core, lambda _: not core.statistics().running)
     assert not any(isinstance(each, TakePayload | HeldRound) for each in told)
     assert [each.why for each in told if isinstance(each, Abort)] == ["no other member came"]
+
+
+@pytest.mark.parametrize(
+    ("refusing", "reason", "ends_s"),
+    [
+        (3, "behind: other rounds were made since", 5.0),
+        (2, "behind: other rounds were made since", 20.0),
+        (3, "left out of the view", 20.0),
+    ],
+)
+def test_where_later_rounds_are_behind_most_members_none_waits_for_a_quorum(
+    refusing: int, reason: str, ends_s: float
+) -> None:
+    """One that has not come may take a minute, and a mean would need another one, too."""
+    core = GroupCore(SELF)
+    begin = Begin(GID, ALL, 5, 1.0, 5.0, 70.0, electorate=ALL, quorum_s=20.0, lineage=7)
+    core.handle(begin, 0.0)
+    for peer in ALL[1 : 1 + refusing]:
+        core.handle(Received(peer, Leave(GID, reason)), 0.1)
+    at, _ = deadlines_until(core, lambda effect: isinstance(effect, Abort))
+    assert at == ends_s
 
 
 def test_a_member_that_tells_of_its_view_is_there_though_its_first_word_was_lost() -> None:
