@@ -287,8 +287,8 @@ ROUND_THIN_AGAIN_S = 600.0
 # A roll is held for a member that fetches the slow weights which the others stand behind, so long
 # at the most: those of four million parameters, 32 MB, at 1 Mbit/s with ROUND_THIN_SLACK. A member
 # that lies about being behind holds one such roll, or several that last as long together. The next
-# comes after seven times as long (ROUND_THIN_SHARE), and for the same member after
-# ROUND_THIN_AGAIN_S.
+# comes after seven times as long (ROUND_THIN_SHARE), and for the same member after a part of
+# ROUND_THIN_AGAIN_S, and all of it in the end.
 ROUND_BEHIND_S_MAX = 400.0
 # How much longer than the first ones rounds grow that grow (docs/strategies.md, ``lengthen``).
 # Four real nodes, 4,800 steps, docstrings, where one alone comes to 1.491 and data parallelism to

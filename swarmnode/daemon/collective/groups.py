@@ -150,7 +150,7 @@ class Groups(Rounds):
         number = round_of(intent) + attempt
         waits = self._waits(members, transfer_s, made, now, number)
         if topic in self._attempts:  # a mean of a lineage
-            waits = self.patience.holding(waits, members, now, self._catch_up_s())
+            waits = self.patience.holding(waits, members, now, self._catch_up_s(), enlist_s)
         self._waited[gid] = waits
         self._electorates[gid] = members
         begin = events.Begin(
@@ -207,9 +207,10 @@ class Groups(Rounds):
     def _hold(self, gid: bytes, peer: PeerId) -> None:
         """A mean that is made now would put a member that asks for slow weights behind again."""
         waits, now = self._waited[gid], self._env.monotonic()
-        held = self.patience.holding(waits, (*waits.members, peer), now, self._catch_up_s())
+        members, grace_s = (*waits.members, peer), self._grace_s(self._running[gid][0])
+        held = self.patience.holding(waits, members, now, self._catch_up_s(), grace_s)
         if peer in held.behind:
-            self._waited[gid] = replace(waits, behind=waits.behind | {peer}, behind_s=held.behind_s)
+            self._waited[gid] = replace(held, members=waits.members, behind=waits.behind | {peer})
             self.runs.hold(gid, peer, held.behind_s)
 
     def _begin_run(
@@ -273,7 +274,7 @@ class Groups(Rounds):
         waits = self._waited.pop(gid)
         del self._electorates[gid]
         self.patience.note_over(waits, contributors, took_s, now)
-        self.patience.note_roll(waits, contributors, took_s - made_s, self._grace_s(topic), now)
+        self.patience.note_roll(waits, contributors, took_s - made_s, now)
         self._note_over(gid, topic, is_in_vain=isinstance(how, events.Abort))
         match how, lease:
             case events.Commit() as commit, BufferLease() as lent:

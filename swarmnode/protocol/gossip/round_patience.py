@@ -71,6 +71,10 @@ _SILENCE_SHARE = 1 / 2
 # A member that is behind comes to nothing a few times by no fault of its own, as where others close
 # the roll: be a wait for it shorter than what so many rolls usually take, it has these.
 _BEHIND_ROLLS_MIN = 4
+# Of ROUND_THIN_AGAIN_S, for one that was waited for in vain for the first time; then twice as much,
+# each time. One that has just begun is slow once, and would be in no mean for ten minutes; a liar
+# gains three more waits.
+_VAIN_SHARE_MIN = 1 / 8
 # So begins the reason of one that refuses a run, as later rounds are behind it.
 BEHIND = "behind: "
 # A timer that is later than this, in parts of what it was set to, is late for reasons of our own.
@@ -226,6 +230,7 @@ class Waits:
         silence_s: how long one of these may send nothing; 0: stage_s.
         thin: those of them for whom the stages were stretched.
         behind, behind_s: those of them for whom the roll is held, and how long.
+        behind_most_s: how long rolls are held together for one that does not come.
     """
 
     members: tuple[PeerId, ...]
@@ -234,6 +239,7 @@ class Waits:
     thin: frozenset[PeerId] = frozenset()
     behind: frozenset[PeerId] = frozenset()
     behind_s: float = 0.0
+    behind_most_s: float = 0.0
 
 
 class RoundPatience:
@@ -251,6 +257,7 @@ class RoundPatience:
         self._behind: dict[PeerId, float] = {}  # members that lack means, and when they showed it
         self._behind_again_at = -math.inf  # when a roll may be held for one of these
         self._vain_until: dict[PeerId, float] = {}  # until when for none of them
+        self._vain_s: dict[PeerId, tuple[float, float]] = {}  # how long that was, kept until when
         self._lacked_s: dict[PeerId, float] = {}  # rolls that were held for it without its coming
         self._held_s = 0.0  # rolls for any of them, since none was held for a while
 
@@ -262,16 +269,23 @@ class RoundPatience:
         self._behind[peer] = now
 
     def holding(
-        self, waits: Waits, members: tuple[PeerId, ...], now: float, behind_s: float
+        self,
+        waits: Waits,
+        members: tuple[PeerId, ...],
+        now: float,
+        behind_s: float,
+        grace_s: float,
     ) -> Waits:
         """Return how the next round waits if its roll is held for members that are behind.
 
         What such a member fetches is behind again at the next mean. Where means follow each other
         without a pause it would never come, so now and then the others stay where they are until
-        it has caught up.
+        it has caught up. To one that needs longer than was thought another roll as long is no
+        help, so that is held for all that is left.
 
         Args:
             behind_s: how long it takes to catch up.
+            grace_s: what any member is waited for.
         """
         self._vain_until = {peer: at for peer, at in self._vain_until.items() if at > now}
         behind = frozenset(
@@ -286,7 +300,11 @@ class RoundPatience:
             return waits
         held = tuple(peer for peer in members if peer in behind or peer in waits.members)
         behind_s = min(behind_s, limits.ROUND_BEHIND_S_MAX)
-        return replace(waits, members=held, behind=behind, behind_s=behind_s)
+        most_s = max(behind_s, _BEHIND_ROLLS_MIN * grace_s)
+        lacked_s = max(self._lacked_s.get(peer, 0.0) for peer in behind)
+        if lacked_s:
+            behind_s = max(behind_s, min(most_s, limits.ROUND_BEHIND_S_MAX) - lacked_s)
+        return replace(waits, members=held, behind=behind, behind_s=behind_s, behind_most_s=most_s)
 
     def waits(
         self,
@@ -352,7 +370,6 @@ class RoundPatience:
         waits: Waits,
         contributors: Collection[PeerId],
         waited_s: float,
-        grace_s: float,
         now: float,
     ) -> None:
         """A round is over that held its roll for members that were behind, or held it for none.
@@ -364,25 +381,32 @@ class RoundPatience:
 
         Args:
             waited_s: beside what is usual.
-            grace_s: what any member is waited for.
         """
         for peer in contributors:
             self._behind.pop(peer, None)
         if not waits.behind:
             return
         late = waits.behind - set(contributors)
-        most_s = max(waits.behind_s, _BEHIND_ROLLS_MIN * grace_s)
         self._held_s += waited_s
-        if late != waits.behind or self._held_s >= most_s:
+        if late != waits.behind or self._held_s >= waits.behind_most_s:
             self._behind_again_at = now + self._held_s * (1 / limits.ROUND_THIN_SHARE - 1)
             self._held_s = 0.0
         for peer in late:
             # Rolls that cost nothing have an end as well.
             lacked_s = max(waited_s, limits.EXCHANGE_ANSWER_S_MIN)
             self._lacked_s[peer] = self._lacked_s.get(peer, 0.0) + lacked_s
-            if self._lacked_s[peer] >= most_s:
+            if self._lacked_s[peer] >= waits.behind_most_s:
                 del self._lacked_s[peer]
-                self._vain_until[peer] = now + limits.ROUND_THIN_AGAIN_S
+                self._vain_until[peer] = now + self._note_vain(peer, now)
+
+    def _note_vain(self, peer: PeerId, now: float) -> float:
+        """Return for how long no roll is held for one that did not come, and may have before."""
+        kept = self._vain_s.items()
+        self._vain_s = {each: (s, until) for each, (s, until) in kept if until > now}
+        before_s, _ = self._vain_s.get(peer, (limits.ROUND_THIN_AGAIN_S * _VAIN_SHARE_MIN / 2, 0.0))
+        vain_s = min(2 * before_s, limits.ROUND_THIN_AGAIN_S)
+        self._vain_s[peer] = vain_s, now + vain_s + limits.ROUND_THIN_AGAIN_S
+        return vain_s
 
     def limit_s(self, transfer_s: float, least_s: float = 0.0) -> float:
         """Return how long a stage may last.

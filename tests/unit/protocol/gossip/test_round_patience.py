@@ -159,22 +159,24 @@ BEHIND_S, GRACE_S = 40.0, 3.0
 
 
 def held(patience: RoundPatience, now: float) -> Waits:
-    return patience.holding(ALL, PEERS, now, BEHIND_S)
+    return patience.holding(ALL, PEERS, now, BEHIND_S, GRACE_S)
 
 
 def test_a_roll_is_held_for_one_that_is_behind_whatever_it_has_held() -> None:
     patience = RoundPatience()
     assert held(patience, 0.0) == ALL
     patience.note_behind(LATE, 0.0)
-    assert held(patience, 1.0) == Waits(PEERS, 2.0, behind=frozenset({LATE}), behind_s=BEHIND_S)
-    patience.note_roll(held(patience, 1.0), PEERS[:4], 2.0, GRACE_S, 3.0)  # another closed it
+    assert held(patience, 1.0) == Waits(
+        PEERS, 2.0, behind=frozenset({LATE}), behind_s=BEHIND_S, behind_most_s=BEHIND_S
+    )
+    patience.note_roll(held(patience, 1.0), PEERS[:4], 2.0, 3.0)  # another closed it
     assert held(patience, 4.0).behind == {LATE}
 
 
 def test_one_that_has_come_is_behind_no_more_and_rolls_are_held_an_eighth_of_the_time() -> None:
     patience = RoundPatience()
     patience.note_behind(LATE, 0.0)
-    patience.note_roll(held(patience, 0.0), PEERS, 10.0, GRACE_S, 10.0)
+    patience.note_roll(held(patience, 0.0), PEERS, 10.0, 10.0)
     assert held(patience, 11.0) == ALL
     patience.note_behind(LATE, 11.0)
     assert held(patience, 79.0) == ALL
@@ -186,9 +188,9 @@ def test_one_for_which_a_roll_was_held_in_vain_holds_no_other_for_a_while() -> N
     for now in range(0, int(limits.ROUND_THIN_AGAIN_S) + 50, 10):
         patience.note_behind(LATE, float(now))
         found = held(patience, float(now))
-        assert bool(found.behind) == (now in (0, 640)), now
+        assert bool(found.behind) == (now in (0, 320, 640)), now
         if found.behind:
-            patience.note_roll(found, PEERS[:4], BEHIND_S, GRACE_S, now + BEHIND_S)
+            patience.note_roll(found, PEERS[:4], BEHIND_S, now + BEHIND_S)
 
 
 def test_no_roll_is_held_for_one_that_has_set_the_others_apart_of_late() -> None:
@@ -206,14 +208,14 @@ def test_one_that_never_comes_holds_rolls_for_as_long_as_it_takes_to_come(
 ) -> None:
     """As it comes and sends nothing, or leaves in time; one that costs nothing has an end too."""
     patience, now, n_held, held_s = RoundPatience(), 0.0, 0, 0.0
-    while now < limits.ROUND_THIN_AGAIN_S:
+    while now < 300.0:
         patience.note_behind(LATE, now)
         found = held(patience, now)
         now += 3.0
         if found.behind:
             now += waited_s
             n_held, held_s = n_held + 1, held_s + waited_s
-            patience.note_roll(found, PEERS[:4], waited_s, GRACE_S, now)
+            patience.note_roll(found, PEERS[:4], waited_s, now)
     assert n_held == rolls
     assert held_s < 2 * BEHIND_S
 
@@ -224,18 +226,18 @@ def test_many_that_never_come_hold_rolls_an_eighth_of_the_time() -> None:
         liar = PeerId(bytes([100 + turn % 50]) * 32)
         turn += 1
         patience.note_behind(liar, now)
-        found = patience.holding(ALL, (*PEERS, liar), now, BEHIND_S)
+        found = patience.holding(ALL, (*PEERS, liar), now, BEHIND_S, GRACE_S)
         waited_s = 2.5 * len(found.behind)
         now += 0.5 + waited_s
         held_s += waited_s
-        patience.note_roll(found, PEERS[:4], waited_s, GRACE_S, now)
+        patience.note_roll(found, PEERS[:4], waited_s, now)
     assert held_s <= now * limits.ROUND_THIN_SHARE + 2 * BEHIND_S
 
 
 def test_what_rolls_wait_that_are_held_for_none_does_not_count() -> None:
     """Else members differ in whether they hold the next, and those that do not close it."""
     patience = RoundPatience()
-    patience.note_roll(held(patience, 0.0), PEERS[:4], 2 * GRACE_S, GRACE_S, 10.0)
+    patience.note_roll(held(patience, 0.0), PEERS[:4], 2 * GRACE_S, 10.0)
     patience.note_behind(LATE, 10.0)
     assert held(patience, 11.0).behind == {LATE}
 
@@ -247,7 +249,7 @@ def test_a_roll_is_held_on_after_others_have_closed_some_of_them() -> None:
         patience.note_behind(LATE, float(now))
         found = held(patience, float(now))
         assert found.behind == {LATE}, now
-        patience.note_roll(found, PEERS[:4], 1.0, GRACE_S, now + 3.0)
+        patience.note_roll(found, PEERS[:4], 1.0, now + 3.0)
     assert held(patience, 49.0).behind_s == BEHIND_S
 
 
@@ -461,30 +463,31 @@ def test_a_roll_is_held_for_members_that_answer_and_no_longer_than_one_may_be_be
     stranger = PeerId(b"x" * 32)
     for peer in (*PEERS[3:], stranger):
         patience.note_behind(peer, 0.0)
-    found = patience.holding(ALL, PEERS, 1.0, 2 * limits.ROUND_BEHIND_S_MAX)
+    found = patience.holding(ALL, PEERS, 1.0, 2 * limits.ROUND_BEHIND_S_MAX, GRACE_S)
     assert found.behind_s == limits.ROUND_BEHIND_S_MAX
+    most_s, behind = found.behind_s, frozenset(PEERS[3:])
     assert found == replace(
-        ALL, members=PEERS, behind=frozenset(PEERS[3:]), behind_s=found.behind_s
+        ALL, members=PEERS, behind=behind, behind_s=most_s, behind_most_s=most_s
     )
     patience.note_silent(LATE, patience.answer_s(LATE), 1.0)
     found = held(patience, 1.0)
     assert found.members == PEERS[:4]
     assert found.behind == {PEERS[3]}
     two = Waits((SELF, PEERS[1]), 2.0)
-    found = patience.holding(two, PEERS, 1.0, BEHIND_S)
+    found = patience.holding(two, PEERS, 1.0, BEHIND_S, GRACE_S)
     assert found.members == (SELF, PEERS[1], PEERS[3]), "who else is left out stays so"
 
 
 def test_a_roll_that_was_held_is_followed_by_seven_times_as_long_without_to_the_second() -> None:
     patience = RoundPatience()
     patience.note_behind(LATE, 0.0)
-    patience.note_roll(held(patience, 0.0), PEERS, 8.0, GRACE_S, 8.0)
+    patience.note_roll(held(patience, 0.0), PEERS, 8.0, 8.0)
     patience.note_behind(LATE, 10.0)
     again_at = 8.0 + 8.0 * (1 / limits.ROUND_THIN_SHARE - 1)
     assert held(patience, again_at - 0.1) == ALL
     assert held(patience, again_at).behind == {LATE}
     # What was waited before counts no more.
-    patience.note_roll(held(patience, again_at), PEERS, 1.0, GRACE_S, again_at + 1.0)
+    patience.note_roll(held(patience, again_at), PEERS, 1.0, again_at + 1.0)
     patience.note_behind(LATE, again_at + 2.0)
     assert held(patience, again_at + 7.9) == ALL
     assert held(patience, again_at + 8.0).behind == {LATE}
@@ -498,30 +501,51 @@ def test_rolls_are_held_in_vain_up_to_what_it_takes_to_come_or_that_of_a_few_usu
         patience = RoundPatience()
         patience.note_behind(LATE, 0.0)
         for waited_s in (most_s - 1.0, last_s):
-            found = patience.holding(ALL, PEERS, 1.0, behind_s)
-            patience.note_roll(found, PEERS[:4], waited_s, GRACE_S, 1.0)
-        # The one that never came is waited for again after a while, and none before its turn.
+            found = patience.holding(ALL, PEERS, 1.0, behind_s, GRACE_S)
+            patience.note_roll(found, PEERS[:4], waited_s, 1.0)
+        # None is waited for before its turn.
         patience.note_behind(PEERS[3], 2.0)
         assert (held(patience, 2.0) == ALL) is is_over
         in_turn = 1.0 + (most_s - 1.0 + last_s) * (1 / limits.ROUND_THIN_SHARE - 1)
-        assert held(patience, in_turn).behind == {*PEERS[3:]} - ({LATE} if is_over else set())
+        assert held(patience, in_turn).behind == {*PEERS[3:]}
 
 
 def test_one_that_came_in_vain_is_waited_for_again_after_its_time_to_the_second() -> None:
-    patience = RoundPatience()
-    patience.note_behind(LATE, 0.0)
-    patience.note_roll(held(patience, 0.0), PEERS[:4], BEHIND_S, GRACE_S, 40.0)
-    until = 40.0 + limits.ROUND_THIN_AGAIN_S
-    patience.note_behind(LATE, until - 1.0)
-    assert held(patience, until - 0.1) == ALL
-    assert held(patience, until).behind == {LATE}
+    """A member that has just begun is slow once; one that never comes waits longer each time."""
+    patience, now = RoundPatience(), 0.0
+    for vain_s in (75.0, 150.0, 300.0, 600.0, 600.0):
+        patience.note_behind(LATE, now)
+        patience.note_roll(patience.holding(ALL, PEERS, now, 2.0, 0.5), PEERS[:4], 2.0, now)
+        patience.note_behind(LATE, now + vain_s - 1.0)
+        assert held(patience, now + vain_s - 0.1) == ALL
+        now += vain_s
+        patience.note_behind(LATE, now)
+        assert held(patience, now).behind == {LATE}
+    assert vain_s == limits.ROUND_THIN_AGAIN_S
+    # One that was well for as long begins anew.
+    now += limits.ROUND_THIN_AGAIN_S
+    patience.note_behind(LATE, now)
+    patience.note_roll(patience.holding(ALL, PEERS, now, 2.0, 0.5), PEERS[:4], 2.0, now)
+    patience.note_behind(LATE, now + 75.0)
+    assert held(patience, now + 74.9) == ALL
+    assert held(patience, now + 75.0).behind == {LATE}
+
+
+def test_the_second_roll_is_held_for_all_that_is_left_where_one_needs_longer_than_thought() -> None:
+    patience, holds_s = RoundPatience(), []
+    for now in (0.0, 2.0, 6.0):
+        patience.note_behind(LATE, now)
+        found = patience.holding(ALL, PEERS, now, 2.0, GRACE_S)
+        holds_s.append(found.behind_s)
+        patience.note_roll(found, PEERS[:4], min(4.0, found.behind_s), now)
+    assert holds_s == [2.0, 4 * GRACE_S - 2.0, 4 * GRACE_S - 6.0]
 
 
 def test_of_two_that_are_behind_one_that_comes_ends_its_own_wait_and_the_turn_of_both() -> None:
     patience = RoundPatience()
     for peer in PEERS[3:]:
         patience.note_behind(peer, 0.0)
-    patience.note_roll(held(patience, 0.0), PEERS[:4], 2.0, GRACE_S, 2.0)
+    patience.note_roll(held(patience, 0.0), PEERS[:4], 2.0, 2.0)
     assert held(patience, 15.9) == ALL
     assert held(patience, 16.0).behind == {LATE}
 
@@ -530,16 +554,16 @@ def test_what_one_lacked_is_forgotten_when_it_comes_or_says_nothing_for_long() -
     for comes in (True, False):
         patience, now = RoundPatience(), 0.0
         patience.note_behind(LATE, now)
-        patience.note_roll(held(patience, now), PEERS[:4], BEHIND_S - 1.0, GRACE_S, now)
+        patience.note_roll(held(patience, now), PEERS[:4], BEHIND_S - 1.0, now)
         if comes:
-            patience.note_roll(ALL, PEERS, 0.0, GRACE_S, now)
+            patience.note_roll(ALL, PEERS, 0.0, now)
         else:
             now += limits.ROUND_BEHIND_S_MAX + 1.0
             patience.note_behind(PEERS[3], now)
-            patience.note_roll(ALL, PEERS[:4], 0.0, GRACE_S, now)
+            patience.note_roll(ALL, PEERS[:4], 0.0, now)
         patience.note_behind(LATE, now)
         found = held(patience, now)
-        patience.note_roll(found, PEERS[:4], 1.0, GRACE_S, now)
+        patience.note_roll(found, PEERS[:4], 1.0, now)
         # Rolls of both together were held for long enough, and it has its turn again.
         again_at = now + BEHIND_S * (1 / limits.ROUND_THIN_SHARE - 1)
         assert held(patience, again_at - 0.1) == ALL
