@@ -9,7 +9,8 @@
  * none is, so that the others are not crowded out.
  *
  * An input is a head of HEAD_BYTES (see plan_read), then the bytes that are the payload or the
- * values; zeros follow where they are too few.
+ * values; where they are too few they come again. What values are encoded to is read as a payload
+ * too, with a byte of it changed: bytes that were drawn are seldom a long payload that is valid.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +41,8 @@ typedef struct {
     int has_reference;
     float own_weight;
     float peer_weight;
+    size_t changed_at;
+    uint8_t changed;
     const uint8_t *bytes;
     size_t n_bytes;
 } plan;
@@ -63,16 +66,20 @@ static uint8_t *room_new(size_t size)
     return made;
 }
 
-/* `size` bytes of the input from `at` on. */
+/* `size` bytes of the input from `at` on, again and again; zeros where it has none. */
 static uint8_t *bytes_new(const plan *from, size_t at, size_t size)
 {
     uint8_t *made = room_new(size);
-    const size_t there = at < from->n_bytes ? from->n_bytes - at : 0;
-    const size_t taken = there < size ? there : size;
-    if (taken != 0) {
-        memcpy(made, from->bytes + at, taken);
+    if (from->n_bytes == 0) {
+        memset(made, 0, size);
+        return made;
     }
-    memset(made + taken, 0, size - taken);
+    size_t next = at % from->n_bytes;
+    for (size_t filled = 0, part; filled < size; filled += part) {
+        part = from->n_bytes - next < size - filled ? from->n_bytes - next : size - filled;
+        memcpy(made + filled, from->bytes + next, part);
+        next = 0;
+    }
     return made;
 }
 
@@ -183,11 +190,10 @@ static void payload_merged_check(const sn_isa *isa, const plan *from, const uint
     free(before);
 }
 
-static void payload_run(const sn_isa *isa, const plan *from)
+static void payload_check(const sn_isa *isa, const plan *from, const uint8_t *payload)
 {
     const sn_isa *ref = reference_isa();
     const size_t size = sn_payload_bytes(&from->format, from->n_elems);
-    uint8_t *payload = bytes_new(from, 0, size);
     uint8_t *reference =
         from->has_reference ? bytes_new(from, size / 2, from->n_elems * sizeof(float)) : NULL;
     uint8_t *expected = room_new(from->n_elems * sizeof(float));
@@ -207,10 +213,16 @@ static void payload_run(const sn_isa *isa, const plan *from)
     }
     payload_measured_check(isa, from, payload, reference, expected, verdict);
     payload_merged_check(isa, from, payload, reference, verdict);
-    free(payload);
     free(reference);
     free(expected);
     free(got);
+}
+
+static void payload_run(const sn_isa *isa, const plan *from)
+{
+    uint8_t *payload = bytes_new(from, 0, sn_payload_bytes(&from->format, from->n_elems));
+    payload_check(isa, from, payload);
+    free(payload);
 }
 
 static void values_run(const sn_isa *isa, const plan *from)
@@ -236,6 +248,11 @@ static void values_run(const sn_isa *isa, const plan *from)
     if (!is_same_magnitude(sn_measure(isa, values, from->n_elems),
                            sn_measure(ref, values, from->n_elems))) {
         fail("measure differs", isa, from);
+    }
+    if (size != 0) {
+        /* Half of them as they are. */
+        got[from->changed_at % size] ^= from->changed & 1 ? from->changed : 0;
+        payload_check(isa, from, got);
     }
     free(values);
     free(reference);
@@ -344,6 +361,8 @@ static int plan_read(const uint8_t *data, size_t size, plan *made)
         .n_shares = 1 + data[6] % SHARES_MAX,
         .own_weight = (float)data[6] / 256.0f,
         .peer_weight = (float)data[7] / 16.0f - 1.0f,
+        .changed_at = (size_t)(data[size - 1] | data[size - 2] << 8),
+        .changed = data[size - 3],
         .bytes = data + HEAD_BYTES,
         .n_bytes = size - HEAD_BYTES,
     };
