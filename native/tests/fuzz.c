@@ -338,8 +338,8 @@ static void isa_run(const sn_isa *isa, const plan *from)
 
 /* The head: kind and flags, codec, kept elements, number of elements, weights.
  *
- * Without IS_LONG there are about as many elements as the input has bytes: zeros that fill up the
- * rest show little, and take most of the time.
+ * Without IS_LONG there are about as many elements as the input has bytes: what comes again in the
+ * rest shows little, and takes most of the time.
  */
 static int plan_read(const uint8_t *data, size_t size, plan *made)
 {
